@@ -1,0 +1,495 @@
+/* One pass over raw memory at the speed of the memory: statistics and sketch of one tensor.
+ *
+ * Every sum runs in independent lanes, in an order that this source fixes. So the loops vectorise without
+ * fast-math, and each instruction set gives the same bits (with -ffp-contract=off).
+ * msprobe/kernels.py holds the same definitions in numpy; docs/format.md defines the sketch. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if !defined(__GNUC__) || !defined(__SIZEOF_INT128__)
+#error "This optional extension needs GCC or clang on a 64-bit machine; without it msprobe uses numpy."
+#endif
+
+/* target_clones needs ifunc, which of the x86 systems only glibc offers. */
+#ifdef __has_attribute
+#if __has_attribute(target_clones) && defined(__x86_64__) && defined(__GLIBC__)
+#define KERNEL __attribute__((target_clones("avx2", "default"))) static
+#endif
+#endif
+#ifndef KERNEL
+#define KERNEL static
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+enum { LANES = 16, CHUNK = 2048, BLOCK = 64 };
+static const size_t GIL_BYTES = 1 << 16; /* below this, releasing the GIL costs more than it gives */
+
+/* ---- the floating-point environment ---- */
+
+/* Where the program flushes subnormals (torch.set_flush_denormal), elements near 0 would count as 0. */
+#if defined(__x86_64__)
+typedef unsigned int Environment;
+INLINE Environment environment_default(void)
+{
+    Environment before = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(0x1F80);
+    return before;
+}
+INLINE void environment_restore(Environment before) { __builtin_ia32_ldmxcsr(before); }
+#elif defined(__aarch64__)
+typedef uint64_t Environment;
+INLINE Environment environment_default(void)
+{
+    Environment before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory");
+    return before;
+}
+INLINE void environment_restore(Environment before)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"(before) : "memory");
+}
+#else
+typedef int Environment;
+INLINE Environment environment_default(void) { return 0; }
+INLINE void environment_restore(Environment before) { (void)before; }
+#endif
+
+/* ---- one element as a number ---- */
+
+#define REINTERPRET(NAME, FROM, TO)                                                                          \
+    INLINE TO NAME(FROM from)                                                                                \
+    {                                                                                                        \
+        TO to;                                                                                               \
+        memcpy(&to, &from, sizeof to);                                                                       \
+        return to;                                                                                           \
+    }
+REINTERPRET(float_of, uint32_t, float)
+REINTERPRET(double_of, uint64_t, double)
+REINTERPRET(bits_of_float, float, uint32_t)
+REINTERPRET(bits_of_double, double, uint64_t)
+
+INLINE float wide_f4(float x) { return x; }
+INLINE double wide_f8(double x) { return x; }
+INLINE float wide_bf2(uint16_t x) { return float_of((uint32_t)x << 16); }
+
+#if defined(__aarch64__)
+KERNEL void widen_f2_portable(const __fp16 *x, size_t count, float *wide)
+{
+    for (size_t i = 0; i < count; i++) wide[i] = x[i];
+}
+#else
+/* Masks by shift, because choices do not vectorise here; and no subnormal single on the way, because some
+ * processors are slow on it. */
+INLINE float wide_f2(uint16_t x)
+{
+    uint32_t magnitude = (uint32_t)(x & 0x7FFF) << 13, sign = (uint32_t)(x & 0x8000) << 16;
+    uint32_t small = (uint32_t)((int32_t)(magnitude - 0x00800000u) >> 31);
+    uint32_t not_finite = (uint32_t)((int32_t)(0x0F7FFFFFu - magnitude) >> 31);
+    uint32_t normal = magnitude + 0x38000000u + (not_finite & 0x38000000u);
+    uint32_t subnormal = bits_of_float(float_of(magnitude + 0x38800000u) - 0x1p-14f);
+    return float_of((subnormal & small) | (normal & ~small) | sign);
+}
+KERNEL void widen_f2_portable(const uint16_t *x, size_t count, float *wide)
+{
+    for (size_t i = 0; i < count; i++) wide[i] = wide_f2(x[i]);
+}
+#endif
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,f16c"))) static size_t widen_f2_f16c(const uint16_t *x, size_t count, float *wide)
+{
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        _mm256_storeu_ps(wide + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+    return i;
+}
+#endif
+
+static void widen_f2(const uint16_t *x, size_t count, float *wide)
+{
+    size_t done = 0;
+#if defined(__x86_64__)
+    /* Each processor with AVX2 has F16C; older compilers cannot ask for F16C itself. */
+    if (__builtin_cpu_supports("avx2")) done = widen_f2_f16c(x, count, wide);
+#endif
+    widen_f2_portable((const void *)(x + done), count - done, wide + done);
+}
+
+/* ---- statistics ---- */
+
+typedef struct {
+    double max, min, mean, norm;
+    unsigned long long nan, inf;
+    long long signed_max, signed_min;
+    unsigned long long unsigned_max, unsigned_min;
+} Result;
+
+typedef struct { double max, min, sum, squares; } Sums;
+
+static void finish_not_finite(Result *out, uint64_t nan, uint64_t positive, uint64_t negative)
+{
+    out->nan = nan;
+    out->inf = positive + negative;
+    if (nan) {
+        out->max = out->min = out->mean = out->norm = NAN;
+        return;
+    }
+    if (positive) out->max = INFINITY;
+    if (negative) out->min = -INFINITY;
+    out->mean = positive && negative ? NAN : positive ? INFINITY : -INFINITY;
+    out->norm = INFINITY;
+}
+
+/* Squares of f8 leave the range of a double; a power of two takes them back without rounding. */
+static void rescale_f8(const double *x, size_t count, Result *out)
+{
+    double peak = fmax(out->max, -out->min), sum = 0, squares = 0;
+    int exponent;
+    if (peak == 0 || (peak < 1e140 && peak > 1e-140)) return;
+    frexp(peak, &exponent);
+    exponent = exponent < -1021 ? -1021 : exponent > 1021 ? 1021 : exponent;
+    double scale = ldexp(1, -exponent);
+    for (size_t i = 0; i < count; i++) {
+        double value = x[i] * scale;
+        sum += value;
+        squares += value * value;
+    }
+    out->mean = ldexp(sum / (double)count, exponent);
+    out->norm = ldexp(sqrt(squares), exponent);
+}
+static void rescale_none(const void *x, size_t count, Result *out) { (void)x, (void)count, (void)out; }
+
+#define FLOAT_SUMS(KIND, TYPE, WIDE)                                                                         \
+    INLINE void chunk_##KIND(const TYPE *x, size_t count, Sums *total)                                       \
+    {                                                                                                        \
+        WIDE max[LANES], min[LANES];                                                                         \
+        double sum[LANES], squares[LANES];                                                                   \
+        size_t i = 0;                                                                                        \
+        for (int l = 0; l < LANES; l++) max[l] = -INFINITY, min[l] = INFINITY, sum[l] = squares[l] = 0;      \
+        for (; i + LANES <= count; i += LANES)                                                               \
+            for (int l = 0; l < LANES; l++) {                                                                \
+                WIDE value = wide_##KIND(x[i + l]);                                                          \
+                max[l] = value > max[l] ? value : max[l];                                                    \
+                min[l] = value < min[l] ? value : min[l];                                                    \
+                sum[l] += (double)value;                                                                     \
+                squares[l] += (double)value * (double)value;                                                 \
+            }                                                                                                \
+        for (int width = LANES / 2; width; width /= 2)                                                       \
+            for (int l = 0; l < width; l++) {                                                                \
+                max[l] = max[l + width] > max[l] ? max[l + width] : max[l];                                  \
+                min[l] = min[l + width] < min[l] ? min[l + width] : min[l];                                  \
+                sum[l] += sum[l + width];                                                                    \
+                squares[l] += squares[l + width];                                                            \
+            }                                                                                                \
+        for (; i < count; i++) {                                                                             \
+            WIDE value = wide_##KIND(x[i]);                                                                  \
+            max[0] = value > max[0] ? value : max[0];                                                        \
+            min[0] = value < min[0] ? value : min[0];                                                        \
+            sum[0] += (double)value;                                                                         \
+            squares[0] += (double)value * (double)value;                                                     \
+        }                                                                                                    \
+        total->max = max[0] > total->max ? max[0] : total->max;                                              \
+        total->min = min[0] < total->min ? min[0] : total->min;                                              \
+        total->sum += sum[0];                                                                                \
+        total->squares += squares[0];                                                                        \
+    }                                                                                                        \
+    KERNEL void sums_##KIND(const TYPE *x, size_t count, Sums *total)                                        \
+    {                                                                                                        \
+        for (size_t i = 0; i < count; i += CHUNK)                                                            \
+            chunk_##KIND(x + i, count - i < CHUNK ? count - i : CHUNK, total);                               \
+    }
+
+FLOAT_SUMS(bf2, uint16_t, float)
+FLOAT_SUMS(f4, float, float)
+FLOAT_SUMS(f8, double, double)
+
+static void sums_f2(const uint16_t *x, size_t count, Sums *total)
+{
+    float wide[CHUNK];
+    for (size_t i = 0; i < count; i += CHUNK) {
+        size_t part = count - i < CHUNK ? count - i : CHUNK;
+        widen_f2(x + i, part, wide);
+        sums_f4(wide, part, total);
+    }
+}
+
+#define FLOAT_KIND(KIND, BITS, INF_BITS, RESCALE)                                                            \
+    KERNEL void odd_##KIND(const BITS *x, size_t count, uint64_t odd[3])                                     \
+    {                                                                                                        \
+        const BITS sign = (BITS)1 << (8 * sizeof(BITS) - 1), magnitude = sign - 1;                           \
+        for (size_t i = 0; i < count; i += CHUNK) {                                                          \
+            BITS nan = 0, positive = 0, negative = 0;                                                        \
+            for (size_t j = i, end = count - i < CHUNK ? count : i + CHUNK; j < end; j++) {                  \
+                nan += (BITS)(x[j] & magnitude) > INF_BITS;                                                  \
+                positive += x[j] == INF_BITS;                                                                \
+                negative += x[j] == (BITS)(INF_BITS | sign);                                                 \
+            }                                                                                                \
+            odd[0] += nan, odd[1] += positive, odd[2] += negative;                                           \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void statistics_##KIND(const void *x, size_t count, Result *out)                                  \
+    {                                                                                                        \
+        Sums total = {-INFINITY, INFINITY, 0, 0};                                                            \
+        uint64_t odd[3] = {0, 0, 0};                                                                         \
+        sums_##KIND(x, count, &total);                                                                       \
+        out->max = total.max, out->min = total.min;                                                          \
+        out->mean = total.sum / (double)count, out->norm = sqrt(total.squares);                              \
+        if (!(total.squares < INFINITY)) odd_##KIND(x, count, odd);                                          \
+        if (odd[0] | odd[1] | odd[2]) finish_not_finite(out, odd[0], odd[1], odd[2]);                        \
+        else RESCALE(x, count, out);                                                                         \
+    }
+
+FLOAT_KIND(f2, uint16_t, 0x7C00, rescale_none)
+FLOAT_KIND(bf2, uint16_t, 0x7F80, rescale_none)
+FLOAT_KIND(f4, uint32_t, 0x7F800000u, rescale_none)
+FLOAT_KIND(f8, uint64_t, 0x7FF0000000000000u, rescale_f8)
+
+/* SUM and SQUARE hold one chunk exactly; SQUARE is double where not even one square is exact. */
+#define INTEGER_KIND(KIND, TYPE, SUM, SQUARE, SIGNEDNESS)                                                    \
+    KERNEL void integers_##KIND(const TYPE *x, size_t count, Result *out)                                    \
+    {                                                                                                        \
+        TYPE max = x[0], min = x[0];                                                                         \
+        __int128 total = 0;                                                                                  \
+        double squares = 0;                                                                                  \
+        for (size_t i = 0; i < count; i += CHUNK) {                                                          \
+            size_t j = i, end = count - i < CHUNK ? count : i + CHUNK;                                       \
+            SUM sum = 0;                                                                                     \
+            SQUARE lanes[4] = {0, 0, 0, 0};                                                                  \
+            for (; j + 4 <= end; j += 4)                                                                     \
+                for (int l = 0; l < 4; l++) lanes[l] += (SQUARE)x[j + l] * (SQUARE)x[j + l];                 \
+            for (; j < end; j++) lanes[0] += (SQUARE)x[j] * (SQUARE)x[j];                                    \
+            for (j = i; j < end; j++) {                                                                      \
+                max = x[j] > max ? x[j] : max;                                                               \
+                min = x[j] < min ? x[j] : min;                                                               \
+                sum += (SUM)x[j];                                                                            \
+            }                                                                                                \
+            total += sum;                                                                                    \
+            squares += ((double)lanes[0] + (double)lanes[2]) + ((double)lanes[1] + (double)lanes[3]);        \
+        }                                                                                                    \
+        out->SIGNEDNESS##_max = max, out->SIGNEDNESS##_min = min;                                            \
+        out->mean = (double)total / (double)count;                                                           \
+        out->norm = sqrt(squares);                                                                           \
+    }                                                                                                        \
+    static void statistics_##KIND(const void *x, size_t count, Result *out)                                  \
+    {                                                                                                        \
+        integers_##KIND(x, count, out);                                                                      \
+    }
+
+INTEGER_KIND(i1, int8_t, int32_t, int32_t, signed)
+INTEGER_KIND(u1, uint8_t, uint32_t, uint32_t, unsigned)
+INTEGER_KIND(i2, int16_t, int32_t, int64_t, signed)
+INTEGER_KIND(u2, uint16_t, uint32_t, uint64_t, unsigned)
+INTEGER_KIND(i4, int32_t, int64_t, double, signed)
+INTEGER_KIND(u4, uint32_t, uint64_t, double, unsigned)
+INTEGER_KIND(i8, int64_t, __int128, double, signed)
+INTEGER_KIND(u8, uint64_t, __int128, double, unsigned)
+#define statistics_b1 statistics_u1
+
+/* ---- sketch ---- */
+
+static const uint64_t SKETCH_SEED = 0x6D7370726F626531u; /* "msprobe1" */
+
+INLINE uint64_t splitmix64(uint64_t number) /* the output with this number, counted from 0 */
+{
+    uint64_t z = SKETCH_SEED + (number + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+INLINE float signed_single(float value, uint32_t signs, int lane)
+{
+    uint32_t bits = bits_of_float(value), finite = (bits & 0x7F800000u) == 0x7F800000u ? 0 : 0xFFFFFFFFu;
+    return float_of((bits & finite) ^ ((signs << (31 - lane)) & 0x80000000u));
+}
+INLINE double signed_double(double value, uint32_t signs, int lane)
+{
+    uint64_t bits = bits_of_double(value);
+    uint64_t finite = (bits & 0x7FF0000000000000u) == 0x7FF0000000000000u ? 0 : ~(uint64_t)0;
+    return double_of((bits & finite) ^ ((uint64_t)((signs << (31 - lane)) & 0x80000000u) << 32));
+}
+
+/* The high three bits of the rotation only move whole groups of 8 lanes. The low three bits permute inside a
+ * group, which is dear; so each of their values has sums of its own, folded once at the end. */
+typedef double SketchSums[8][BLOCK];
+
+#define SKETCH_KIND(KIND, TYPE, WIDE, WIDEN, SIGNED)                                                         \
+    INLINE void block_##KIND(const TYPE *x, uint64_t number, SketchSums sums)                                \
+    {                                                                                                        \
+        uint64_t signs = splitmix64(2 * number);                                                             \
+        int rotation = (int)(splitmix64(2 * number + 1) >> 58);                                              \
+        WIDE values[BLOCK];                                                                                  \
+        for (int l = 0; l < 32; l++) values[l] = SIGNED(WIDEN(x[l]), (uint32_t)signs, l);                    \
+        for (int l = 0; l < 32; l++) values[32 + l] = SIGNED(WIDEN(x[32 + l]), (uint32_t)(signs >> 32), l);  \
+        for (int group = 0; group < BLOCK; group += 8) {                                                     \
+            double *into = &sums[rotation & 7][group ^ (rotation & 56)];                                     \
+            for (int l = 0; l < 8; l++) into[l] += (double)values[group + l];                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    KERNEL void blocks_##KIND(const TYPE *x, size_t count, uint64_t first, SketchSums sums)                  \
+    {                                                                                                        \
+        TYPE rest[BLOCK] = {0};                                                                              \
+        size_t blocks = count / BLOCK;                                                                       \
+        for (size_t b = 0; b < blocks; b++) block_##KIND(x + b * BLOCK, first + b, sums);                    \
+        if (count % BLOCK == 0) return;                                                                      \
+        memcpy(rest, x + blocks * BLOCK, count % BLOCK * sizeof(TYPE));                                      \
+        block_##KIND(rest, first + blocks, sums);                                                            \
+    }                                                                                                        \
+    static void sketch_##KIND(const void *x, size_t count, SketchSums sums)                                  \
+    {                                                                                                        \
+        blocks_##KIND(x, count, 0, sums);                                                                    \
+    }
+
+SKETCH_KIND(bf2, uint16_t, float, wide_bf2, signed_single)
+SKETCH_KIND(f4, float, float, wide_f4, signed_single)
+SKETCH_KIND(f8, double, double, wide_f8, signed_double)
+SKETCH_KIND(i1, int8_t, double, (double), signed_double)
+SKETCH_KIND(u1, uint8_t, double, (double), signed_double)
+SKETCH_KIND(i2, int16_t, double, (double), signed_double)
+SKETCH_KIND(u2, uint16_t, double, (double), signed_double)
+SKETCH_KIND(i4, int32_t, double, (double), signed_double)
+SKETCH_KIND(u4, uint32_t, double, (double), signed_double)
+SKETCH_KIND(i8, int64_t, double, (double), signed_double)
+SKETCH_KIND(u8, uint64_t, double, (double), signed_double)
+#define sketch_b1 sketch_u1
+
+static void sketch_f2(const void *start, size_t count, SketchSums sums)
+{
+    const uint16_t *x = start;
+    float wide[CHUNK];
+    for (size_t i = 0; i < count; i += CHUNK) {
+        size_t part = count - i < CHUNK ? count - i : CHUNK;
+        widen_f2(x + i, part, wide);
+        blocks_f4(wide, part, i / BLOCK, sums);
+    }
+}
+
+static void fold(SketchSums sums, unsigned char *out)
+{
+    for (int bucket = 0; bucket < BLOCK; bucket++) {
+        double sum = 0;
+        for (int low = 0; low < 8; low++) sum += sums[low][bucket ^ low];
+        uint32_t bits = bits_of_float((float)sum);
+        for (int byte = 0; byte < 4; byte++) out[4 * bucket + byte] = (unsigned char)(bits >> (8 * byte));
+    }
+}
+
+/* ---- the door to Python ---- */
+
+typedef struct {
+    const char *name;
+    size_t size;
+    char group; /* how max and min are given: 'f'loat, 'i'nteger, 'u'nsigned, 'b'ool */
+    void (*statistics)(const void *, size_t, Result *);
+    void (*sketch)(const void *, size_t, SketchSums);
+} Kind;
+
+#define KIND(NAME, SIZE, GROUP) {#NAME, SIZE, GROUP, statistics_##NAME, sketch_##NAME}
+static const Kind KINDS[] = {
+    KIND(f4, 4, 'f'), KIND(bf2, 2, 'f'), KIND(f2, 2, 'f'), KIND(f8, 8, 'f'), KIND(i8, 8, 'i'),
+    KIND(i4, 4, 'i'), KIND(i2, 2, 'i'),  KIND(i1, 1, 'i'), KIND(u1, 1, 'u'), KIND(b1, 1, 'b'),
+    KIND(u2, 2, 'u'), KIND(u4, 4, 'u'),  KIND(u8, 8, 'u'), {NULL, 0, 0, NULL, NULL},
+};
+
+typedef struct { const void *address; size_t count; const Kind *kind; } Memory;
+
+static int memory_of(PyObject *const *arguments, Memory *memory)
+{
+    Py_ssize_t count = PyLong_AsSsize_t(arguments[1]);
+    if (count == -1 && PyErr_Occurred()) return 0;
+    const char *name = PyUnicode_AsUTF8AndSize(arguments[2], NULL);
+    if (name == NULL) return 0;
+    memory->address = PyLong_AsVoidPtr(arguments[0]);
+    if (memory->address == NULL && PyErr_Occurred()) return 0;
+    memory->kind = KINDS;
+    while (memory->kind->name != NULL && strcmp(memory->kind->name, name) != 0) memory->kind++;
+    if (memory->kind->name == NULL) return PyErr_Format(PyExc_KeyError, "%s", name), 0;
+    if (count < 0 || (count > 0 && memory->address == NULL))
+        return PyErr_SetString(PyExc_ValueError, "There is no memory at this address of this count."), 0;
+    memory->count = (size_t)count;
+    return 1;
+}
+
+/* Calls RUN with plain IEEE arithmetic, and lets other threads run meanwhile when it takes long. */
+#define RUN_KERNEL(MEMORY, RUN)                                                                              \
+    do {                                                                                                     \
+        int long_run = (MEMORY).count >= GIL_BYTES / (MEMORY).kind->size;                                    \
+        PyThreadState *thread = long_run ? PyEval_SaveThread() : NULL;                                       \
+        Environment before = environment_default();                                                          \
+        RUN;                                                                                                 \
+        environment_restore(before);                                                                         \
+        if (thread != NULL) PyEval_RestoreThread(thread);                                                    \
+    } while (0)
+
+/* The values of one result, inside the tuple of one argument that tuple.__new__ takes. */
+static PyObject *values_of(char group, const Result *r)
+{
+    PyObject *none = Py_None;
+    PyObject *any = r->unsigned_max ? Py_True : Py_False, *all = r->unsigned_min ? Py_True : Py_False;
+    switch (group) {
+    case 'f': return Py_BuildValue("((ddddKK))", r->max, r->min, r->mean, r->norm, r->nan, r->inf);
+    case 'i': return Py_BuildValue("((LLddii))", r->signed_max, r->signed_min, r->mean, r->norm, 0, 0);
+    case 'u': return Py_BuildValue("((KKddii))", r->unsigned_max, r->unsigned_min, r->mean, r->norm, 0, 0);
+    case 'b': return Py_BuildValue("((OOOOii))", any, all, none, none, 0, 0);
+    default: return Py_BuildValue("((OOOOii))", none, none, none, none, 0, 0);
+    }
+}
+
+static PyObject *refuse(const char *reason)
+{
+    PyErr_SetString(PyExc_TypeError, reason);
+    return NULL;
+}
+
+static PyObject *statistics(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    Memory memory;
+    Result result = {0};
+    PyTypeObject *type = given == 4 && PyType_Check(arguments[0]) ? (PyTypeObject *)arguments[0] : NULL;
+    if (type == NULL || !PyType_IsSubtype(type, &PyTuple_Type))
+        return refuse("statistics takes a type of tuple, an address, a count and a kind.");
+    if (!memory_of(arguments + 1, &memory)) return NULL;
+    if (memory.count > 0) RUN_KERNEL(memory, memory.kind->statistics(memory.address, memory.count, &result));
+    PyObject *values = values_of(memory.count > 0 ? memory.kind->group : 0, &result);
+    if (values == NULL) return NULL;
+    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    PyObject *made = make(type, values, NULL);
+    Py_DECREF(values);
+    return made;
+}
+
+static PyObject *sketch(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    Memory memory;
+    SketchSums sums;
+    unsigned char out[4 * BLOCK];
+    if (given != 3) return refuse("sketch takes an address, a count and a kind.");
+    if (!memory_of(arguments, &memory)) return NULL;
+    memset(sums, 0, sizeof sums);
+    RUN_KERNEL(memory, memory.kind->sketch(memory.address, memory.count, sums); fold(sums, out));
+    return PyBytes_FromStringAndSize((const char *)out, sizeof out);
+}
+
+static PyMethodDef METHODS[] = {
+    {"statistics", (PyCFunction)(void (*)(void))statistics, METH_FASTCALL, "(type, address, count, kind)"},
+    {"sketch", (PyCFunction)(void (*)(void))sketch, METH_FASTCALL, "(address, count, kind)"},
+    {NULL, NULL, 0, NULL},
+};
+static PyModuleDef_Slot SLOTS[] = {{0, NULL}};
+static struct PyModuleDef MODULE = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "msprobe._kernels",
+    .m_methods = METHODS,
+    .m_slots = SLOTS,
+};
+
+PyMODINIT_FUNC PyInit__kernels(void) { return PyModuleDef_Init(&MODULE); }

@@ -1,0 +1,139 @@
+"""Adapter: the questions a framework must answer so that the rest of msprobe never asks it directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from msprobe.record import Leaf
+
+Undo = Callable[[], None]
+
+
+class Api(NamedTuple):
+    """One interceptable function under the name it is recorded by."""
+
+    prefix: str
+    name: str
+    in_place: bool = False  # its first argument is changed by the call
+    communicates: bool = False  # its results stand in its arguments, perhaps only after a wait
+
+
+class Around(Protocol):
+    """What an adapter calls instead of an intercepted function."""
+
+    def __call__(
+        self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any: ...
+
+
+class ModuleWatch(Protocol):
+    """What an adapter tells while modules run."""
+
+    def enter(self, owner: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+
+    def leave(self, owner: str, module: Any, output: Any, failed: bool) -> None: ...
+
+
+class Region(Protocol):
+    """What an adapter tells about checkpointed code, which runs a second time during backward."""
+
+    def mark(self) -> Any:
+        """Before the first run: where the call counts stand."""
+        ...
+
+    def again(self, mark: Any) -> AbstractContextManager[None]:
+        """Around a further run: its calls carry the names of the first."""
+        ...
+
+
+class GradientSink(Protocol):
+    """Takes the gradients of one call while backward runs."""
+
+    def of_output(self, index: int, gradient: Any) -> None: ...
+
+    def of_input(self, index: int, gradient: Any) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Want(NamedTuple):
+    """What a description of a tensor holds beside dtype, shape and the four statistics."""
+
+    checksum: bool = False
+    sketch: bool = False
+
+
+class Adapter(Protocol):
+    """A framework, as far as recording needs it."""
+
+    framework: str
+    module_prefix: str
+    file_suffix: str
+
+    def is_tensor(self, value: Any) -> bool: ...
+
+    def describe(self, tensor: Any, want: Want) -> Leaf:
+        """Describe a tensor now; on a device the statistics may follow with `settle()`."""
+        ...
+
+    def pending(self) -> int:
+        """How many descriptions wait on a device."""
+        ...
+
+    def settle(self) -> None:
+        """Fetch all waiting descriptions in one transfer and fill in their `Deferred` statistics."""
+        ...
+
+    def describe_other(self, value: Any) -> Leaf | None:
+        """A value only this framework knows: a dtype, a device, a process group."""
+        ...
+
+    def snapshot(self, tensor: Any) -> Any:
+        """A private copy of the tensor's bytes (store.tensor_file.TensorData), or None if it has none."""
+        ...
+
+    def version_of(self, tensor: Any) -> Hashable | None:
+        """Changes whenever the tensor's content may have; None when nothing can be said."""
+        ...
+
+    def differentiates(self) -> bool:
+        """Whether calls made now become part of a graph."""
+        ...
+
+    def begin_backward(self, inputs: Sequence[Any]) -> Any:
+        """Before a call that may be differentiated: note where its inputs hang in the graph."""
+        ...
+
+    def on_backward(self, begun: Any, outputs: Sequence[Any], sink: GradientSink) -> bool:
+        """After the call: send this call's own gradients to `sink`; False when there will be none."""
+        ...
+
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Undo | None:
+        """Call back once with the total gradient of a leaf tensor."""
+        ...
+
+    def on_completion(self, result: Any, callback: Callable[[], None]) -> bool:
+        """Call back when an asynchronous communication was waited for; False if it is complete already."""
+        ...
+
+    def is_control_flow(self, error: BaseException) -> bool:
+        """Whether the framework raised this to steer itself, so that it is no failure of the call."""
+        ...
+
+    def parameters(self, module: Any) -> Iterable[tuple[str, Any]]: ...
+
+    def intercept(self, around: Around, region: Region) -> Undo: ...
+
+    def watch(self, models: Any, watch: ModuleWatch) -> Undo: ...
+
+    def on_model_call(self, model: Any, before: Callable[[], None], after: Callable[[], None]) -> Undo: ...
+
+    def rank(self) -> int | None:
+        """The rank of this process, None outside distributed training."""
+        ...
+
+    def untracked(self) -> AbstractContextManager[Any]:
+        """While our own code touches tensors: no interception, no graph, no change of any state."""
+        ...

@@ -1,0 +1,1 @@
+"""Story 1, at training time: calls become records. Never imports a framework."""

@@ -1,0 +1,107 @@
+"""Gradients that arrive while backward runs become records: of a call, and of a module's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msprobe.adapter import Adapter, Undo
+from msprobe.name import PARAMETERS_GRAD, CallName
+from msprobe.record import Leaf, Record
+
+if TYPE_CHECKING:
+    from msprobe.capture.recorder import Recorder
+
+
+class CallGradients:
+    """Collects one call's gradients; in the file `input` are those of its outputs, `output` of its inputs."""
+
+    def __init__(self, recorder: Recorder, name: CallName, parent: str | None) -> None:
+        self._recorder = recorder
+        self._name = name
+        self._parent = parent
+        self._wanted: bool | None = None
+        self._inputs: dict[int, Leaf | None] = {}
+        self._outputs: dict[int, Leaf | None] = {}
+
+    def of_output(self, index: int, gradient: Any) -> None:
+        self._take(self._inputs, "input", index, gradient)
+
+    def of_input(self, index: int, gradient: Any) -> None:
+        self._take(self._outputs, "output", index, gradient)
+
+    def _take(self, side: dict[int, Leaf | None], word: str, index: int, gradient: Any) -> None:
+        recorder = self._recorder
+        if recorder.closed:
+            return
+        if self._wanted is None:
+            self._wanted = recorder.scope.enter(self._name, listed=True)
+        if not self._wanted or not getattr(recorder.scope.sides, word):
+            return
+        with recorder.guarded(f"record the gradients of {self._name}"):
+            side[index] = None if gradient is None else recorder.describe(gradient, str(self._name), f"{word}.{index}")
+
+    def finish(self) -> None:
+        """All gradients of this backward pass have come."""
+        recorder = self._recorder
+        if self._wanted and not recorder.closed:
+            fields: dict[str, Any] = {}
+            if recorder.scope.sides.input:
+                fields["input"] = _in_order(self._inputs)
+            if recorder.scope.sides.output:
+                fields["output"] = _in_order(self._outputs)
+            recorder.commit(Record(self._name, fields, None, self._parent, recorder.with_parents))
+        if self._wanted is not None:
+            recorder.scope.leave(self._name)
+        self._wanted = None
+        self._inputs, self._outputs = {}, {}
+
+
+def _in_order(leaves: dict[int, Leaf | None]) -> list[Leaf | None]:
+    return [leaves.get(index) for index in range(max(leaves) + 1)] if leaves else []
+
+
+class ParameterGradients:
+    """Collects the gradients of one module's parameters, and writes them when all have come."""
+
+    def __init__(self, recorder: Recorder, name: CallName) -> None:
+        self._recorder = recorder
+        self._name = name.facing(PARAMETERS_GRAD)
+        self._leaves: dict[str, Leaf | None] = {}
+        self._undo: dict[str, Undo] = {}
+        self._written = False
+
+    def follow(self, adapter: Adapter, parameters: Iterable[tuple[str, Any]]) -> None:
+        for key, parameter in parameters:
+            if key in self._undo:
+                continue
+            undo = adapter.on_gradient(parameter, lambda gradient, key=key: self._take(key, gradient))
+            if undo is not None:
+                self._undo[key] = undo
+                self._leaves.setdefault(key, None)
+
+    def _take(self, key: str, gradient: Any) -> None:
+        undo = self._undo.pop(key, None)
+        if undo is not None:
+            undo()
+        recorder = self._recorder
+        if recorder.closed or not recorder.scope.enter(self._name):
+            return
+        with recorder.guarded(f"record the gradient of {key} of {self._name}"):
+            self._leaves[key] = recorder.describe(gradient, str(self._name), key)
+            self._written = False
+            if not self._undo:
+                self._write()
+
+    def _write(self) -> None:
+        self._written = True
+        fields: dict[str, Any] = {key: [leaf] for key, leaf in self._leaves.items()}
+        self._recorder.commit(Record(self._name, fields))
+
+    def close(self) -> None:
+        """Write what came; a parameter without a gradient shows as null."""
+        for undo in self._undo.values():
+            undo()
+        self._undo.clear()
+        if self._leaves and not self._written and self._recorder.scope.enter(self._name):
+            self._write()

@@ -1,0 +1,85 @@
+"""The grammar of record names; the only module that splits or joins one.
+
+    Functional.linear.0.forward            a call: prefix, API, call count, direction
+    Module.blocks.0.ln.LayerNorm.forward.0 a module: the count stands behind the direction
+    Module.head.Linear.parameters_grad     the gradients of a module's parameters (26.2.0 appends a count)
+    loss.0.debug                           a variable saved at level debug
+    Functional.linear.0.forward.input.1    a slot: one of the places of a record where a leaf was seen
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from msprobe.errors import RecordingError
+
+Direction = Literal["forward", "backward", "parameters_grad", "debug"]
+
+FORWARD: Direction = "forward"
+BACKWARD: Direction = "backward"
+PARAMETERS_GRAD: Direction = "parameters_grad"
+DEBUG: Direction = "debug"
+
+MODULE_PREFIXES = frozenset({"Module", "Cell"})
+
+
+class CallName(NamedTuple):
+    """Which call, and which side of it: `str(name)` is the key in dump.json."""
+
+    owner: str  # "Functional.linear", "Module.blocks.0.ln.LayerNorm", or the name given to save()
+    direction: Direction
+    count: int | None
+
+    @property
+    def prefix(self) -> str:
+        return self.owner.partition(".")[0]
+
+    @property
+    def api(self) -> str:
+        """What was called, without its prefix: `linear`, `linalg.norm`, `blocks.0.ln.LayerNorm`."""
+        return self.owner.partition(".")[2]
+
+    @property
+    def is_module(self) -> bool:
+        return self.prefix in MODULE_PREFIXES and self.direction != DEBUG
+
+    def facing(self, direction: Direction) -> CallName:
+        """The same call seen from another side."""
+        return CallName(self.owner, direction, None if direction == PARAMETERS_GRAD else self.count)
+
+    def __str__(self) -> str:
+        if self.count is None:
+            return f"{self.owner}.{self.direction}"
+        if self.is_module:
+            return f"{self.owner}.{self.direction}.{self.count}"
+        return f"{self.owner}.{self.count}.{self.direction}"
+
+    @classmethod
+    def parse(cls, text: str) -> CallName:
+        parts = text.split(".")
+        direction = parts[-1]
+        if direction == PARAMETERS_GRAD and len(parts) > 1:
+            return cls(".".join(parts[:-1]), PARAMETERS_GRAD, None)
+        if parts[-1].isdecimal() and len(parts) > 2 and parts[-2] in (FORWARD, BACKWARD, PARAMETERS_GRAD):
+            return cls(".".join(parts[:-2]), parts[-2], int(parts[-1]))  # type: ignore[arg-type]
+        if direction in (FORWARD, BACKWARD, DEBUG) and len(parts) > 2 and parts[-2].isdecimal():
+            return cls(".".join(parts[:-2]), direction, int(parts[-2]))  # type: ignore[arg-type]
+        raise RecordingError(
+            f"'{text}' is not a record name; expected a form such as Torch.matmul.0.forward or "
+            "Module.head.Linear.forward.0."
+        )
+
+
+def call_owner(prefix: str, api: str) -> str:
+    return f"{prefix}.{api}"
+
+
+def module_owner(path: str, class_name: str, *, prefix: str = "Module", index: int | None = None) -> str:
+    """The owner of a module's records; `index` is its model's place when a list of models was given."""
+    middle = f".{index}" if index is not None else ""
+    return f"{prefix}{middle}.{path}.{class_name}" if path else f"{prefix}{middle}.{class_name}"
+
+
+def slot_name(record: str, slot: str) -> str:
+    """The full name of a place in a record; a tensor file is called so, with its suffix."""
+    return f"{record}.{slot}" if slot else record

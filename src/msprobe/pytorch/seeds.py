@@ -1,0 +1,80 @@
+"""Making a run repeatable: random states, deterministic algorithms, dropout."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from msprobe.adapter import Undo
+from msprobe.errors import UsageError
+from msprobe.log import logger
+from msprobe.pytorch.exchange import exchange
+
+_DROPOUTS = ("dropout", "dropout2d", "dropout3d")
+_MARK = "_msprobe_drops_nothing"
+
+
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
+    """Fix every random state that training draws from; `mode` asks torch for deterministic algorithms."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise UsageError(f"seed_all takes a whole number from 0 to 2**32 - 1 as seed, not {seed!r}.")
+    for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} of seed_all is {value!r}; it must be True or False.")
+    os.environ["PYTHONHASHSEED"] = str(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    torch.cuda.manual_seed(seed)
+    torch.cuda.manual_seed_all(seed)
+    torch.backends.cudnn.enable = False  # type: ignore[attr-defined]  # the documented name; torch reads the next one
+    torch.backends.cudnn.enabled = False
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    npu: Any = sys.modules.get("torch_npu")
+    if npu is not None:
+        npu.npu.manual_seed(seed)
+        npu.npu.manual_seed_all(seed)
+    if mode:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ["HCCL_DETERMINISTIC"] = "True"
+        torch.use_deterministic_algorithms(True)
+    if rm_dropout:
+        remove_dropout()
+
+
+def remove_dropout() -> Undo:
+    """Let F.dropout, dropout2d and dropout3d (and so nn.Dropout*) drop nothing, whatever p they are given."""
+    undo = []
+    for name in _DROPOUTS:
+        function: Any = getattr(functional, name)
+        if not hasattr(function, _MARK):
+            undo.append(_without_dropping(function))
+    if undo:
+        logger().info('dropout is switched off (p = 0) so that two runs can be compared; "rm_dropout": false keeps it.')
+
+    def undo_all() -> None:
+        while undo:
+            undo.pop()()
+
+    return undo_all
+
+
+def _without_dropping(function: Any) -> Undo:
+    def keep_all(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        return exchanged.original(input, 0.0, training, inplace)
+
+    exchanged = exchange(function, keep_all)
+    setattr(function, _MARK, True)
+
+    def undo() -> None:
+        exchanged.undo()
+        delattr(function, _MARK)
+
+    return undo

@@ -1,0 +1,166 @@
+"""Leaf, Record, Recording: what was seen; and walk(), which finds the leaves in nested arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Union
+
+from msprobe.kernels import Statistics
+from msprobe.name import CallName
+
+MAX_DEPTH = 400
+
+
+class Deferred:
+    """Statistics still on their way from a device; the adapter's settle() fills them in."""
+
+    __slots__ = ("statistics",)
+
+    def __init__(self) -> None:
+        self.statistics: Statistics | None = None
+
+
+class Leaf(NamedTuple):
+    """What was seen at one slot: a tensor's description, or a plain value."""
+
+    type: str
+    value: Any = None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    stats: Statistics | Deferred | None = None
+    requires_grad: bool | None = None
+    checksum: str | None = None
+    sketch: bytes | None = None
+    data_name: str | None = None
+    extra: Mapping[str, Any] | None = None  # facts only some frameworks have, such as DTensor placements
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.shape is not None and self.dtype is not None
+
+
+Tree = Union[Leaf, None, list["Tree"], dict[str, "Tree"]]
+
+
+class Stack(NamedTuple):
+    """Where a call was made: the frames as text, innermost first, and the number they share in one recording."""
+
+    number: int
+    frames: tuple[str, ...]
+
+
+class Record(NamedTuple):
+    """One call, one direction: its leaves under the field names of the file format."""
+
+    name: CallName
+    fields: dict[str, Any]
+    stack: Stack | None = None
+    parent: str | None = None
+    has_parent: bool = False  # construct.json lists this record (levels L0 and mix)
+
+
+class Header(NamedTuple):
+    """What a recording says about itself as a whole."""
+
+    task: str
+    level: str
+    framework: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """One rank at one step, read back."""
+
+    header: Header
+    records: dict[str, Record]
+    folder: str
+    missing_files: tuple[str, ...] = ()
+    recovered: bool = False
+
+
+def plain_leaf(value: Any) -> Leaf | None:
+    """The leaf of a value that needs no framework to be understood, else None."""
+    kind = type(value)
+    if kind in (bool, int, float, str):
+        return Leaf(kind.__name__, value)
+    if kind is slice:
+        return Leaf("slice", [_bound(value.start), _bound(value.stop), _bound(value.step)])
+    if value is Ellipsis:
+        return Leaf("ellipsis", "...")
+    if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return _numpy_scalar(value)
+    return None
+
+
+def _bound(value: Any) -> Any:
+    return value if value is None or type(value) in (int, bool, float) else str(value)
+
+
+def _numpy_scalar(value: Any) -> Leaf:
+    item = value.item()
+    if not isinstance(item, (bool, int, float, str)):
+        item = str(item)
+    return Leaf(value.dtype.name, item)
+
+
+def walk(value: Any, see: Callable[[Any, str], Leaf | None], slot: str, depth: int = 0) -> Tree:
+    """The tree of leaves of a nested argument; `see(value, slot)` describes what is not a plain container."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        if depth >= MAX_DEPTH:
+            return None
+        return [walk(item, see, f"{slot}.{i}", depth + 1) for i, item in enumerate(value)]
+    if value is None:
+        return None
+    if kind is not dict:
+        leaf = see(value, slot)
+        if leaf is not None:
+            return leaf
+    fields = _fields(value, kind)
+    if fields is None or depth >= MAX_DEPTH:
+        return None
+    if isinstance(fields, list):
+        return [walk(item, see, f"{slot}.{i}", depth + 1) for i, item in enumerate(fields)]
+    return {name: walk(item, see, f"{slot}.{name}", depth + 1) for name, item in fields.items()}
+
+
+def _fields(value: Any, kind: type) -> dict[str, Any] | list[Any] | None:
+    """What a container holds: by name for mappings, named tuples and dataclasses, else by place."""
+    if isinstance(value, Mapping):
+        return {str(name): item for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        names = getattr(kind, "_fields", None)
+        return list(value) if names is None else dict(zip(names, value, strict=False))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    return None
+
+
+def tensors_in(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:
+    """The tensors of a nested argument, in the order in which walk() meets them."""
+    found: list[Any] = []
+
+    def see(item: Any, _slot: str) -> Leaf | None:
+        if is_tensor(item):
+            found.append(item)
+            return _SEEN
+        return plain_leaf(item)
+
+    walk(value, see, "")
+    return found
+
+
+_SEEN = Leaf("tensor")
+
+
+def leaves(tree: Tree) -> Iterator[Leaf]:
+    """Every leaf of a tree, in order."""
+    if isinstance(tree, Leaf):
+        yield tree
+    elif isinstance(tree, list):
+        for item in tree:
+            yield from leaves(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from leaves(item)

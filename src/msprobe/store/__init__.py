@@ -1,0 +1,1 @@
+"""The file format of recordings: nobody else knows a key or a file name."""

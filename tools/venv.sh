@@ -1,0 +1,35 @@
+#!/bin/sh
+# Makes an empty virtual environment: venv.sh FOLDER [PYTHON]. On Debian "python3 -m venv" may need a package first.
+set -eu
+folder=$1
+python=${2:-python3}
+packages="python3-venv python3-dev gcc"
+
+if ! command -v "$python" >/dev/null; then
+    echo "There is no $python on this machine; on Debian: apt-get install python3 $packages" >&2
+    exit 1
+fi
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+    echo "$("$python" --version) is too old, 3.10 or newer is needed; name another one with: make PYTHON=python3.11 ..." >&2
+    exit 1
+fi
+
+# ensurepip is what Debian leaves out of python3; without it venv fails half-way.
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        echo "Installing $packages (this $python cannot make virtual environments) ..."
+        # shellcheck disable=SC2086  # several packages
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages; } >&2 || true
+    fi
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        echo "This $python cannot make virtual environments; on Debian: apt-get install $packages" >&2
+        exit 1
+    fi
+fi
+
+if ! command -v "${CC:-cc}" >/dev/null; then
+    echo "No C compiler here: msprobe will work with its slower numpy kernels (on Debian: apt-get install gcc python3-dev)."
+fi
+
+rm -rf "$folder"
+"$python" -m venv "$folder"
