@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msprobe.errors import ConfigError
@@ -225,6 +225,7 @@ values = st.recursive(
 objects = st.dictionaries(st.text(max_size=4), values, max_size=5)
 
 
+@settings(deadline=None)
 @given(objects, st.booleans(), st.sampled_from([None, 0, 2, "\t"]))
 def test_valid_json_reads_as_the_json_module_reads_it(
     tmp_path_factory: pytest.TempPathFactory,
@@ -249,6 +250,7 @@ def broken_texts(draw: st.DrawFn) -> str:
     return text
 
 
+@settings(deadline=None)
 @given(broken_texts())
 def test_broken_json_is_refused_exactly_where_strict_json_refuses_it(
     tmp_path_factory: pytest.TempPathFactory, text: str

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Makes an empty virtual environment: venv.sh FOLDER [PYTHON]. On Debian "python3 -m venv" may need a package first.
+# venv.sh FOLDER [PYTHON]: makes an empty virtual environment, also where Debian left out what that needs.
 set -eu
 folder=$1
 python=${2:-python3}
-packages="python3-venv python3-dev gcc"
+packages="python3-venv python3-dev gcc libc6-dev"
 
 if ! command -v "$python" >/dev/null; then
     echo "There is no $python on this machine; on Debian: apt-get install python3 $packages" >&2
     exit 1
 fi
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
-    echo "$("$python" --version) is too old, 3.10 or newer is needed; name another one with: make PYTHON=python3.11 ..." >&2
+    echo "$("$python" --version) is too old, 3.10 is needed; name another with: make PYTHON=python3.11 ..." >&2
     exit 1
 fi
 
@@ -18,8 +18,9 @@ fi
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
         echo "Installing $packages (this $python cannot make virtual environments) ..."
-        # shellcheck disable=SC2086  # several packages
-        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages; } >&2 || true
+        export DEBIAN_FRONTEND=noninteractive
+        # shellcheck disable=SC2086  # several packages; whether it worked is asked below
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends $packages; } >/dev/null || true
     fi
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         echo "This $python cannot make virtual environments; on Debian: apt-get install $packages" >&2
@@ -28,7 +29,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 
 if ! command -v "${CC:-cc}" >/dev/null; then
-    echo "No C compiler here: msprobe will work with its slower numpy kernels (on Debian: apt-get install gcc python3-dev)."
+    echo "No C compiler here: msprobe will use its slower numpy kernels; on Debian: apt-get install $packages"
 fi
 
 rm -rf "$folder"

@@ -132,8 +132,7 @@ def load(
     if file is None:
         raise AssertionError("a configuration without its wrong keys must be valid")
     wrong += [remark for remark in problems(file, scene) if not _rests_on(remark, wrong)]
-    kernel_dump = scene is Scene.PYTORCH and file.level == "L2" and Path(file.acl_config).is_file()
-    acl = read_acl_config(file.acl_config) if kernel_dump else AclReading(None, (), ())
+    acl = _acl(file, scene)
     refuse((*(source.sentence(remark) for remark in wrong), *acl.problems))
     remarks = [Remark(f"is ignored: {reason}", (key,)) for key, reason in unused.items()] + list(idle(file))
     return _config(file, scene), (*(source.sentence(remark) for remark in remarks), *acl.notices)
@@ -150,6 +149,13 @@ def _rests_on(remark: Remark, wrong: list[Remark]) -> bool:
     """Whether a rule was judged with a default because the real value is wrong: then it says nothing true."""
     bad = [other.keys[0] for other in wrong]
     return any(key[: len(one)] == one[: len(key)] for key in remark.keys for one in bad)
+
+
+def _acl(file: ConfigFile, scene: Scene) -> AclReading:
+    kernel_dump = scene is Scene.PYTORCH and file.level == "L2"
+    if kernel_dump and file.acl_config.endswith(".json") and Path(file.acl_config).is_file():
+        return read_acl_config(file.acl_config)
+    return AclReading(None, (), ())
 
 
 def _config(file: ConfigFile, scene: Scene) -> Config:

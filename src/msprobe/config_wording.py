@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -25,8 +25,6 @@ _MUST_BE = MappingProxyType(
         "tuple_type": "it must be a list: [ ... ]",
         "model_type": "it must be an object: { ... }",
         "too_long": "it must stay empty",
-        "greater_than_equal": "it must be at least {ge}",
-        "less_than_equal": "it must be at most {le}",
     }
 )
 
@@ -94,9 +92,15 @@ def _remark(model: type[BaseModel], error: ErrorDetails) -> Remark:
         index = context["index"]
         key, value = (key, value) if index is None else ((*key, index), value[index])
         return Remark(f"is {_shown(value)}, but {context['message']}", (key,))
-    kind = "int_type" if error["type"].startswith("int_") else error["type"]
-    text = _MUST_BE.get(kind, error["msg"]).format_map(context)
-    return Remark(f"is {_shown(value)}, but {text}", (key,))
+    return Remark(f"is {_shown(value)}, but {_rule(error['type'], context) or error['msg']}", (key,))
+
+
+def _rule(kind: str, context: Mapping[str, Any]) -> str:
+    if "ge" in context:
+        return f"it must be at least {context['ge']}"
+    if "le" in context:
+        return f"it must be at most {context['le']}"
+    return _MUST_BE.get("int_type" if kind.startswith("int_") else kind, "")
 
 
 def _closed_set(value: object, allowed: list[str]) -> str:

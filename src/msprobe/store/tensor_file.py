@@ -1,4 +1,4 @@
-"""One tensor in one file, `.pt` or `.npy`: encoded for writing, and read back as numpy without running any code."""
+"""One tensor in one file, `.pt` or `.npy`: its bytes for writing, and reading it without running code."""
 
 from __future__ import annotations
 
@@ -10,142 +10,61 @@ import os
 import re
 import stat
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from msprobe.errors import RecordingError, UsageError
-from msprobe.store import pt_zip
-from msprobe.store.pt_zip import DTYPES, MAX_DIMENSIONS, Malformed, TensorData
+from msprobe.errors import RecordingError
+from msprobe.store.dtypes import DTYPES, MAX_DIMENSIONS, WIDER, Array, TensorData, as_float, checked_size
+from msprobe.store.pt_decode import Content, Malformed, decode_pt
+from msprobe.store.pt_encode import encode_pt
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["DTYPES", "StoredTensor", "TensorData", "as_float", "encode_npy", "encode_pt", "read"]
+__all__ = ["StoredTensor", "TensorData", "as_float", "encode_npy", "encode_pt", "read"]
 
-Array = np.ndarray[Any, Any]
-
-_READ_WHOLE = 1 << 16  # below this, one read is cheaper than a mapping
+_READ_WHOLE = 1 << 16  # up to this size one read is cheaper than a mapping
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in place of a file must not block
-_LEGACY_PT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_OLD_PT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _NPY = b"\x93NUMPY"
-_MAX_NPY_HEADER = 1 << 14
+_MAX_NPY_HEADER = 1 << 12
 
 
 class StoredTensor(NamedTuple):
-    """A tensor read back: read-only, perhaps strided, perhaps over a mapped file that must not be cut meanwhile.
+    """A tensor read back: read-only, perhaps strided, perhaps over a mapped file that must not be cut short.
 
-    numpy has no bfloat16, float8 or complex32: their bits come as unsigned integers; `as_float` gives the values.
+    numpy has no bfloat16, float8 and complex32: their bits come as unsigned integers; `as_float` widens them.
     """
 
     array: Array
     dtype: str
 
 
-def encode_pt(tensor: TensorData) -> list[Buffer]:
-    """The chunks of a file such as torch.save writes; the numbers are one of them and are not copied."""
-    _check(tensor)
-    return pt_zip.encode(tensor)
-
-
-def encode_npy(tensor: TensorData) -> list[Buffer]:
-    """The chunks of a file such as numpy.save writes.
-
-    npy has no bfloat16, float8 or complex32: they become float32 and complex64, which hold each of their values.
-    """
-    _check(tensor)
-    data, dtype, shape = tensor
-    if dtype in _WIDER:
-        data, dtype = as_float(np.frombuffer(data, DTYPES[dtype].numpy), dtype), _WIDER[dtype]
-    return [_npy_header(dtype, shape), memoryview(data)]
-
-
 def read(path: str | os.PathLike[str], *, verify: bool = True) -> StoredTensor:
-    """The tensor in a `.pt` or `.npy` file; `verify=False` leaves the numbers untouched until they are used."""
+    """The tensor in a `.pt` or `.npy` file; with `verify=False` the numbers are read when they are used."""
+    where = f"The tensor file '{os.fspath(path)}'"
     try:
-        buffer = _contents(path)
-        if buffer[:4] == b"PK\3\4":
-            return StoredTensor(*pt_zip.decode(buffer, verify=verify))
-        if buffer[:6] == _NPY:
-            return StoredTensor(*_decode_npy(buffer))
-        if buffer[: len(_LEGACY_PT)] == _LEGACY_PT:
+        content = _content(path)
+        if content[:4] == b"PK\3\4":
+            return StoredTensor(*decode_pt(content, verify=verify))
+        if content[:6] == _NPY:
+            return StoredTensor(*_decode_npy(content))
+        if content[: len(_OLD_PT)] == _OLD_PT:
             raise Malformed("has the format of torch before 1.6; load it with torch and torch.save it again.")
-        raise Malformed("is neither a file of torch.save nor one of numpy.save.")
+        raise Malformed("was written neither by torch.save nor by numpy.save.")
     except Malformed as problem:
-        raise RecordingError(f"The tensor file '{os.fspath(path)}' {problem}") from problem
+        raise RecordingError(f"{where} {problem}") from problem
     except OSError as problem:
-        reason = "it is a link, and links are not followed" if problem.errno == errno.ELOOP else problem.strerror
-        raise RecordingError(f"The tensor file '{os.fspath(path)}' cannot be opened: {reason}.") from problem
-    except (ValueError, LookupError, TypeError, OverflowError, struct.error) as problem:
-        raise RecordingError(
-            f"The tensor file '{os.fspath(path)}' is damaged and cannot be read ({problem}); record the run again."
-        ) from problem
-
-
-def as_float(array: Array, dtype: str) -> Array:
-    """The values of half precision and smaller numbers as float32; other arrays are given back as they are."""
-    if dtype == "bfloat16":
-        wide = array.astype(np.uint32)
-        wide <<= 16
-        return wide.view(np.float32)
-    if dtype == "float16":
-        return array.astype(np.float32)
-    if dtype in _FLOAT8:
-        return _float8_values(dtype)[array]
-    if dtype == "complex32":
-        parts = np.ascontiguousarray(array).reshape(-1).view(np.float16)
-        return parts.astype(np.float32).view(np.complex64).reshape(array.shape)
-    return array
-
-
-class _Float8(NamedTuple):
-    """How the bits of an 8-bit float are read; exponents are of ones, i.e. value = 1.mantissa * 2 ** (exponent - bias)."""
-
-    mantissa_bits: int
-    bias: int
-    infinite: tuple[int, ...]
-    not_a_number: tuple[int, ...]
-
-
-_FLOAT8 = {
-    "float8_e4m3fn": _Float8(3, 7, (), (0x7F, 0xFF)),
-    "float8_e4m3fnuz": _Float8(3, 8, (), (0x80,)),
-    "float8_e5m2": _Float8(2, 15, (0x7C, 0xFC), (0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF)),
-    "float8_e5m2fnuz": _Float8(2, 16, (), (0x80,)),
-    "float8_e8m0fnu": _Float8(0, 127, (), (0xFF,)),
-}
-_WIDER = {"complex32": "complex64", "bfloat16": "float32"} | dict.fromkeys(_FLOAT8, "float32")
-
-
-@functools.lru_cache(maxsize=None)
-def _float8_values(dtype: str) -> Array:
-    """The value of each of the 256 bit patterns."""
-    mantissa_bits, bias, infinite, not_a_number = _FLOAT8[dtype]
-    codes = np.arange(256)
-    if mantissa_bits == 0:  # a power of two, without sign
-        values = np.ldexp(1.0, codes - bias)
-    else:
-        exponent = (codes & 0x7F) >> mantissa_bits
-        mantissa = (codes & ((1 << mantissa_bits) - 1)) + np.where(exponent == 0, 0, 1 << mantissa_bits)
-        values = np.ldexp(mantissa.astype(np.float64), np.maximum(exponent, 1) - bias - mantissa_bits)
-        values = np.where(codes & 0x80, -values, values)
-    values[list(infinite)] = np.copysign(np.inf, values[list(infinite)])
-    values[list(not_a_number)] = np.nan
-    return values.astype(np.float32)
-
-
-def _check(tensor: TensorData) -> None:
-    data, dtype, shape = tensor
-    if dtype not in DTYPES:
-        raise UsageError(f"A tensor of dtype '{dtype}' cannot be written; known are {', '.join(DTYPES)}.")
-    expected = math.prod(shape) * DTYPES[dtype].numpy.itemsize
-    if memoryview(data).nbytes != expected:
-        raise UsageError(
-            f"A {dtype} tensor of shape {shape} has {expected} bytes, but {memoryview(data).nbytes} were given."
+        reason = (
+            "it is a link, and links are not followed" if problem.errno == errno.ELOOP else problem.strerror
         )
+        raise RecordingError(f"{where} cannot be opened: {reason}.") from problem
+    except (ValueError, LookupError, TypeError, OverflowError, struct.error) as problem:
+        raise RecordingError(f"{where} is damaged: {problem}.") from problem
 
 
-def _contents(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
+def _content(path: str | os.PathLike[str]) -> Content:
     """All bytes of a regular file, read at once if there are few, else mapped."""
     descriptor = os.open(path, _OPEN)
     try:
@@ -159,9 +78,23 @@ def _contents(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
         os.close(descriptor)
 
 
+def encode_npy(tensor: TensorData) -> list[Buffer]:
+    """The chunks of a file such as numpy.save writes.
+
+    npy has no bfloat16, float8 and complex32: they become float32 and complex64, which have all their values.
+    """
+    checked_size(tensor)
+    data, dtype, shape = tensor
+    if dtype in WIDER:
+        bits = np.frombuffer(cast(bytes, data), DTYPES[dtype].numpy)
+        return [_npy_header(WIDER[dtype], shape), cast("Buffer", as_float(bits, dtype))]
+    return [_npy_header(dtype, shape), data]
+
+
 @functools.lru_cache(maxsize=4096)
 def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    text = f"{{'descr': '{DTYPES[dtype].numpy.str}', 'fortran_order': False, 'shape': {shape}, }}"
+    lengths = tuple(int(length) for length in shape)
+    text = f"{{'descr': '{DTYPES[dtype].numpy.str}', 'fortran_order': False, 'shape': {lengths}, }}"
     length = len(text) + 1 + -(len(text) + 11) % 64
     return _NPY + b"\1\0" + struct.pack("<H", length) + text.ljust(length - 1).encode() + b"\n"
 
@@ -172,23 +105,22 @@ class _NpyHeader(NamedTuple):
     shape: tuple[int, ...]
 
 
+# The header is a Python literal. Three searches take what an array of numbers has, and evaluate nothing.
 _DESCR = re.compile(rb"'descr'\s*:\s*'([<>|=]?[biufc]\d{1,2})'")
 _ORDER = re.compile(rb"'fortran_order'\s*:\s*(True|False)")
-_SHAPE = re.compile(rb"'shape'\s*:\s*\(([\d\s,L]*)\)")  # L: Python 2 wrote some
+_SHAPE = re.compile(rb"'shape'\s*:\s*\(([\d\s,L]*)\)")  # L: written by Python 2
 
 
-def _decode_npy(buffer: bytes | mmap.mmap) -> tuple[Array, str]:
-    if buffer[6] == 1:
-        (length,), start = struct.unpack_from("<H", buffer, 8), 10
-    else:
-        (length,), start = struct.unpack_from("<L", buffer, 8), 12
-    if length > _MAX_NPY_HEADER:
+def _decode_npy(content: Content) -> tuple[Array, str]:
+    start = 10 if content[6] == 1 else 12
+    (size,) = struct.unpack_from("<H" if start == 10 else "<L", content, 8)
+    if size > _MAX_NPY_HEADER:
         raise Malformed("is damaged: its header is far too long.")
-    dtype, fortran_order, shape = _parse_npy_header(buffer[start : start + length])
-    start += length
-    if start + math.prod(shape) * dtype.itemsize > len(buffer):
-        raise Malformed("is cut short: its numbers are fewer than its header says.")
-    array: Array = np.ndarray(shape, dtype, buffer, start, order="F" if fortran_order else "C")
+    dtype, fortran_order, shape = _parsed_npy_header(content[start : start + size])
+    start += size
+    if start + math.prod(shape) * dtype.itemsize > len(content):
+        raise Malformed("is cut short: it holds fewer numbers than its header says.")
+    array: Array = np.ndarray(shape, dtype, content, start, order="F" if fortran_order else "C")
     if not dtype.isnative:
         array = array.astype(dtype.newbyteorder("="))
         array.flags.writeable = False
@@ -196,7 +128,7 @@ def _decode_npy(buffer: bytes | mmap.mmap) -> tuple[Array, str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _parse_npy_header(header: bytes) -> _NpyHeader:
+def _parsed_npy_header(header: bytes) -> _NpyHeader:
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     if descr is None or order is None or shape is None:
         raise Malformed("has a header that is not that of an array of numbers.")

@@ -1,7 +1,7 @@
 """Tensor files, written behind training: each distinct tensor once, every further name of it a hard link.
 
-What holds whenever the process is killed: a file under its final name is whole. What is lost is what waited in the
-queue. Nothing here stops training: a file that cannot be written is counted and told, and the next one is tried.
+Nothing here stops training: a file that cannot be written is told and counted, and the next one is tried. If
+the process is killed, what waited in memory is lost, and every file that is there is whole.
 """
 
 from __future__ import annotations
@@ -9,129 +9,25 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import mmap
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 
 from msprobe.errors import UsageError
-from msprobe.store.layout import FILE_MODE, FOLDER_MODE
 from msprobe.store.tensor_file import TensorData, encode_npy, encode_pt
+from msprobe.store.tensor_folder import Folder, file_name
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+__all__ = ["Folder", "Stats", "TensorWriter", "file_name"]
 
 _ENCODERS = {".pt": encode_pt, ".npy": encode_npy}
-_LONGEST_NAME = 255  # bytes, of every file system in use
-_MOST_AT_ONCE = 64 << 20  # bytes of one write call, so that progress can be seen
-_JOB_COST = 1 << 10  # bytes a waiting tensor costs beside its content
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_COST = 1 << 10  # bytes that a waiting tensor takes beside its numbers
 
-
-def file_name(name: str, suffix: str) -> str:
-    """The file a tensor called `name` is stored in: the name itself wherever a file can be called so.
-
-    Signs that cannot or should not stand in a file name become "_", and long names are cut; a digest of the whole
-    name is added to these, so that two names never share a file.
-    """
-    if name.isascii() and name.isprintable() and "/" not in name and len(name) <= _LONGEST_NAME - len(suffix):
-        return name + suffix
-    clean = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
-    if clean == name and len(name.encode()) <= _LONGEST_NAME - len(suffix):
-        return name + suffix
-    ending = f".{xxhash.xxh3_64_hexdigest(name.encode('utf-8', 'surrogatepass'))}{suffix}"
-    return clean.encode()[: _LONGEST_NAME - len(ending)].decode(errors="ignore") + ending
-
-
-class Folder:
-    """A folder in which a name stands for a whole file or for nothing, made when the first file comes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.progress = 0  # grows with each step done; standing still, it tells that the disk hangs
-        self._descriptor: int | None = None
-        self._beside = f".{os.getpid()}-{id(self):x}.tmp"
-
-    def write(self, name: str, chunks: Sequence[Buffer]) -> int:
-        """Write a file, in place of what had this name; return its size."""
-        directory = self._opened()
-        try:
-            descriptor = os.open(self._beside, _CREATE, FILE_MODE, dir_fd=directory)
-        except FileExistsError:  # left by a killed process that had this number
-            os.unlink(self._beside, dir_fd=directory)
-            descriptor = os.open(self._beside, _CREATE, FILE_MODE, dir_fd=directory)
-        try:
-            try:
-                size = self._write_all(descriptor, chunks)
-                os.fchmod(descriptor, FILE_MODE)
-            finally:
-                os.close(descriptor)
-            os.rename(self._beside, name, src_dir_fd=directory, dst_dir_fd=directory)
-        except BaseException:
-            self.remove(self._beside)
-            self.close()  # perhaps the folder is gone: the next file looks for it anew
-            raise
-        return size
-
-    def link(self, name: str, same_as: str) -> None:
-        """Give a file a further name, in place of what had this name."""
-        directory = self._opened()
-        try:
-            _link(same_as, name, directory)
-        except FileExistsError:
-            _link(same_as, self._beside, directory)
-            os.rename(self._beside, name, src_dir_fd=directory, dst_dir_fd=directory)
-            self.remove(self._beside)  # still there if both names were one file already
-
-    def copy(self, name: str, same_as: str) -> int:
-        descriptor = os.open(same_as, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._opened())
-        try:
-            with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
-                return self.write(name, [content])
-        finally:
-            os.close(descriptor)
-
-    def remove(self, name: str) -> None:
-        """Remove a file if it is there; errors do not matter."""
-        try:
-            os.unlink(name, dir_fd=self._opened())
-        except OSError:
-            return
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _opened(self) -> int:
-        if self._descriptor is None:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self.path, FOLDER_MODE)
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        return self._descriptor
-
-    def _write_all(self, descriptor: int, chunks: Sequence[Buffer]) -> int:
-        views = [view for view in map(memoryview, chunks) if view.nbytes]
-        size = sum(view.nbytes for view in views)
-        written = os.writev(descriptor, views) if size <= _MOST_AT_ONCE else 0
-        self.progress += 1
-        skip = written
-        for view in views if written < size else ():
-            start, skip = min(skip, view.nbytes), max(skip - view.nbytes, 0)
-            rest = view.cast("B")[start:]
-            while rest:
-                rest = rest[os.write(descriptor, rest[:_MOST_AT_ONCE]) :]
-                self.progress += 1
-        return size
-
-
-def _link(same_as: str, name: str, directory: int) -> None:
-    os.link(same_as, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+_Key = tuple[str, tuple[int, ...], bytes]  # dtype, shape, digest of the numbers
 
 
 class Stats(NamedTuple):
@@ -140,10 +36,7 @@ class Stats(NamedTuple):
     files: int = 0
     links: int = 0
     bytes_written: int = 0
-    missing: int = 0  # names that were put and have no file
-
-
-_Key = tuple[str, tuple[int, ...], bytes]  # dtype, shape, digest of the bytes
+    missing: int = 0  # tensors that were put and are in no file
 
 
 class _Shelf:
@@ -154,7 +47,7 @@ class _Shelf:
         self._suffix = suffix
         self._encode = _ENCODERS[suffix]
         self._holder: dict[_Key, str] = {}
-        self._content: dict[str, _Key] = {}  # a file that is replaced holds its old content no more
+        self._content: dict[str, _Key] = {}  # the later word: a file that was replaced holds something else
         self.files = self.links = self.bytes_written = 0
 
     def put(self, name: str, tensor: TensorData) -> None:
@@ -163,34 +56,44 @@ class _Shelf:
         holder = self._holder.get(key)
         if holder is not None and self._content.get(holder) == key and self._linked(name, holder, key):
             return
-        self._content.pop(name, None)
-        try:
-            size = self._folder.write(name, self._encode(tensor))
-        except BaseException:
-            self._folder.remove(name)  # an older file must not pass for this tensor
-            raise
-        self._stored(name, key, size)
+        with self._replacing(name):
+            self._stored(name, key, self._folder.write(name, self._encode(tensor)))
 
     def link(self, name: str, same_as: str) -> None:
         name, same_as = file_name(name, self._suffix), file_name(same_as, self._suffix)
-        key = self._content.get(same_as)
-        if key is None:
+        if name == same_as:
+            return
+        with self._replacing(name):
+            key = self._content.get(same_as)
+            if key is None:
+                raise FileNotFoundError(
+                    errno.ENOENT, "no file of this recording holds the same tensor", same_as
+                )
+            holder = self._holder[key]
+            if self._content.get(holder) != key:
+                holder = same_as
+            if not self._linked(name, holder, key):
+                self._stored(name, key, self._folder.copy(name, holder))
+
+    @contextlib.contextmanager
+    def _replacing(self, name: str) -> Iterator[None]:
+        """If no new file comes, an older one of that name must not pass for it."""
+        self._content.pop(name, None)
+        try:
+            yield
+        except BaseException:
             self._folder.remove(name)
-            raise FileNotFoundError(errno.ENOENT, f"'{same_as}', which has the same content, was not written")
-        holder = self._holder[key] if self._content.get(self._holder[key]) == key else same_as
-        if not self._linked(name, holder, key):
-            self._stored(name, key, self._folder.copy(name, holder))
+            raise
 
     def _linked(self, name: str, holder: str, key: _Key) -> bool:
-        """Whether `name` is now a name of the holder's file; some file systems have no links, all bound their number."""
-        if name == holder:
-            return True
-        try:
-            self._folder.link(name, holder)
-        except OSError:
-            return False
+        """Make `name` a name of the holder's file; False where links reached their limit or do not exist."""
+        if name != holder:
+            try:
+                self._folder.link(name, holder)
+            except OSError:
+                return False
+            self.links += 1
         self._content[name] = key
-        self.links += 1
         return True
 
     def _stored(self, name: str, key: _Key, size: int) -> None:
@@ -202,16 +105,16 @@ class _Shelf:
 
 class _Job(NamedTuple):
     name: str
-    tensor: TensorData | None  # None: a further name for the content of `same_as`
-    same_as: str
     cost: int
-    reached: threading.Event | None = None  # no file: somebody waits for the jobs before this one
+    tensor: TensorData | None = None
+    same_as: str = ""  # a further name for the content of this one
+    reached: threading.Event | None = None  # no file: somebody waits until all jobs before this one are done
 
 
 class TensorWriter:
     """Writes tensors to files in a thread of its own, in the order in which they come.
 
-    `on_error(sentence, problem)` is called once for each kind of problem, by whichever thread meets it.
+    `on_error(doing, problem)` is called once for each kind of problem, by whichever thread meets it.
     In a forked child a writer does nothing: it belongs to the process that made it.
     """
 
@@ -226,76 +129,89 @@ class TensorWriter:
         place: Callable[[Path], Folder] = Folder,
     ) -> None:
         self._on_error = on_error
+        self._suffix = suffix
         self._budget = budget  # bytes of tensors that may wait
         self._patience = patience  # seconds without any progress after which nobody waits any longer
         self._folder = place(folder)
         self._shelf = _Shelf(self._folder, suffix)
         self._process = os.getpid()
-        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # guards all that follows
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
         self._jobs: deque[_Job] = deque()
         self._waiting = 0
-        self._closed = False
         self._stuck_at = -1
+        self._closed = False
         self._missing = 0
-        self._told: set[object] = set()
+        self._told: set[tuple[type, object]] = set()
         atexit.register(self.close)
 
     @property
     def stats(self) -> Stats:
         return Stats(self._shelf.files, self._shelf.links, self._shelf.bytes_written, self._missing)
 
-    def put(self, name: str, tensor: TensorData) -> None:
-        """Write a tensor soon. Its bytes are a private copy that nobody changes any more.
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait in memory, the file being written included."""
+        return self._waiting
 
-        Returns at once unless the waiting tensors would take more than the budget.
+    def put(self, name: str, tensor: TensorData) -> None:
+        """Have a tensor written soon. Its bytes are a private copy that nobody changes any more.
+
+        Returns at once, unless more would wait than the budget allows.
         """
-        self._add(_Job(name, tensor, "", memoryview(tensor.data).nbytes + _JOB_COST))
+        self._add(_Job(name, memoryview(tensor.data).nbytes + _COST, tensor))
 
     def link(self, name: str, same_as: str) -> None:
-        """A further name for a tensor that was put under another one before."""
-        self._add(_Job(name, None, same_as, _JOB_COST))
+        """A further name for a tensor that was put before, under the name `same_as`, into this writer."""
+        self._add(_Job(name, _COST, same_as=same_as))
 
     def drain(self) -> None:
         """Return when all that was put so far is in files, or when the disk has stopped answering."""
-        if os.getpid() != self._process or self._thread in (None, threading.current_thread()):
-            return
-        reached = threading.Event()
-        with self._lock:
-            if self._closed:
-                return
-            self._jobs.append(_Job("", None, "", 0, reached))
-            self._work.notify()
-        while not reached.is_set() and self._moves(reached.wait):
-            pass
+        self._drained()
 
     def close(self) -> None:
-        """Drain, and let the thread end; what is put later is counted as missing."""
+        """Drain, and end the thread; what is put later is counted as missing."""
         if os.getpid() != self._process:
             return
         atexit.unregister(self.close)
-        self.drain()
+        drained = self._drained()
         with self._lock:
             self._closed = True
             self._work.notify()
+        if drained and self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(self._patience)
+
+    def _drained(self) -> bool:
+        if os.getpid() != self._process:
+            return True
+        reached = threading.Event()
+        with self._lock:
+            if self._thread is None or self._closed or self._thread is threading.current_thread():
+                return True
+            self._jobs.append(_Job("", 0, reached=reached))
+            self._work.notify()
+        while not reached.is_set():
+            if not self._moves(reached.wait):
+                return False
+        return True
 
     def _add(self, job: _Job) -> None:
         if os.getpid() != self._process:
             return
         with self._lock:
-            problem = self._admit(job)
+            problem = self._admitted(job)
         if problem is not None:
             self._lose(job, problem)
 
-    def _admit(self, job: _Job) -> Exception | None:
-        """Queue a job, as soon as there is room; the lock is held. The answer is why it could not be queued."""
+    def _admitted(self, job: _Job) -> Exception | None:
+        """Queue a job as soon as there is room; why not, if it cannot be. The lock is held."""
         while self._waiting and self._waiting + job.cost > self._budget:
             if not self._moves(self._room.wait):
-                return TimeoutError("the disk does not answer")
+                return TimeoutError(f"the disk has not answered for {self._patience:g} seconds")
         if self._closed:
-            return UsageError("its recording was already finished")
+            return UsageError("the recording was already finished")
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="msprobe-tensors", daemon=True)
             try:
@@ -309,7 +225,7 @@ class TensorWriter:
         return None
 
     def _moves(self, wait: Callable[[float], bool]) -> bool:
-        """Wait for the thread; False once nothing has moved for as long as our patience, until something does."""
+        """Wait a while. False if nothing moved for as long as our patience; then at once, until something does."""
         before = self._folder.progress
         if before == self._stuck_at:
             return False
@@ -323,7 +239,7 @@ class TensorWriter:
         while True:
             with self._lock:
                 self._waiting -= cost
-                if self._waiting <= self._budget // 2:  # not at each file: waking training costs both of us
+                if self._waiting <= self._budget // 2:  # waking training for each file would slow both
                     self._room.notify_all()
                 while not self._jobs:
                     if self._closed:
@@ -344,21 +260,15 @@ class TensorWriter:
                 self._shelf.put(job.name, job.tensor)
             else:
                 self._shelf.link(job.name, job.same_as)
-        except Exception as problem:  # noqa: BLE001 - if the thread ended, training would wait for room forever
+        except Exception as problem:  # noqa: BLE001 - if the thread ended, training would wait for room
             self._lose(job, problem)
 
     def _lose(self, job: _Job, problem: Exception) -> None:
         kind = (type(problem), getattr(problem, "errno", None))
         with self._lock:
             self._missing += 1
-            known = kind in self._told
+            told = kind in self._told
             self._told.add(kind)
-        if known:
-            return
-        reason = (problem.strerror if isinstance(problem, OSError) else None) or str(problem) or kind[0].__name__
-        with contextlib.suppress(Exception):
-            self._on_error(
-                f"The tensor '{job.name}' could not be written to '{self._folder.path}': {reason}. Training goes on, "
-                "later tensors are tried, and further failures of this kind are only counted.",
-                problem,
-            )
+        if not told:
+            with contextlib.suppress(Exception):  # whatever the caller does with it, the next file is tried
+                self._on_error(f"write the tensor file '{file_name(job.name, self._suffix)}'", problem)

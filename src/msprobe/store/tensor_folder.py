@@ -1,0 +1,129 @@
+"""A folder of tensor files where a name stands for a whole file or for nothing, whenever we are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from msprobe.store.layout import FILE_MODE, FOLDER_MODE
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_LONGEST_NAME = 255  # bytes, on every file system in use
+_MOST_AT_ONCE = 64 << 20  # bytes of one write, so that progress shows
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def file_name(name: str, suffix: str) -> str:
+    """The file of the tensor called `name`: the name itself wherever a file can be called so.
+
+    A sign that cannot or should not stand in a file name becomes "_", and a long name is cut; a digest of the
+    whole name is then added, so that two names never share a file.
+    """
+    longest = _LONGEST_NAME - len(suffix)
+    if name.isascii() and name.isprintable() and "/" not in name and len(name) <= longest:
+        return name + suffix
+    clean = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
+    if clean == name and len(name.encode()) <= longest:
+        return name + suffix
+    ending = f".{xxhash.xxh3_64_hexdigest(name.encode('utf-8', 'surrogatepass'))}{suffix}"
+    return clean.encode()[: _LONGEST_NAME - len(ending)].decode(errors="ignore") + ending
+
+
+class Folder:
+    """Makes files in one folder, which is itself made when the first file comes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.progress = 0  # grows with each step; when it stands still, the disk does not answer
+        self._descriptor: int | None = None
+        self._beside = f".{os.getpid()}-{id(self):x}.tmp"
+
+    def write(self, name: str, chunks: Sequence[Buffer]) -> int:
+        """Write a file, in place of what had its name; returns its size."""
+        folder = self._opened()
+        try:
+            descriptor = self._create(folder)
+            try:
+                size = self._write_all(descriptor, chunks)
+                os.fchmod(descriptor, FILE_MODE)  # whatever the umask says
+            finally:
+                os.close(descriptor)
+            os.rename(self._beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            self.remove(self._beside)
+            self.close()  # perhaps the folder is gone: the next file looks for it anew
+            raise
+        return size
+
+    def link(self, name: str, same_as: str) -> None:
+        """Give a file a further name, in place of what had that name."""
+        folder = self._opened()
+        try:
+            _link(same_as, name, folder)
+        except FileExistsError:
+            self.remove(self._beside)
+            _link(same_as, self._beside, folder)
+            os.rename(self._beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            self.remove(self._beside)  # it stays if both names were one file already
+        self.progress += 1
+
+    def copy(self, name: str, same_as: str) -> int:
+        """What `link` does, where links cannot be made; returns the size."""
+        descriptor = os.open(same_as, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._opened())
+        try:
+            with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+                return self.write(name, [content])
+        finally:
+            os.close(descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if there is one and if it can be removed."""
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=self._opened())
+
+    def close(self) -> None:
+        """Let go of the folder; the next file opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.path, FOLDER_MODE)
+            self._descriptor = os.open(self.path, _OPEN_FOLDER)
+        return self._descriptor
+
+    def _create(self, folder: int) -> int:
+        try:
+            return os.open(self._beside, _CREATE, FILE_MODE, dir_fd=folder)
+        except FileExistsError:  # left by a killed process that had our number
+            os.unlink(self._beside, dir_fd=folder)
+            return os.open(self._beside, _CREATE, FILE_MODE, dir_fd=folder)
+
+    def _write_all(self, descriptor: int, chunks: Sequence[Buffer]) -> int:
+        views = [memoryview(chunk) for chunk in chunks]
+        size = sum(view.nbytes for view in views)
+        written = os.writev(descriptor, views) if size <= _MOST_AT_ONCE else 0
+        self.progress += 1
+        for view in views if written < size else ():
+            done = min(written, view.nbytes)
+            written -= done
+            rest = view.cast("B")[done:] if view.nbytes else b""
+            while rest:
+                rest = rest[os.write(descriptor, rest[:_MOST_AT_ONCE]) :]
+                self.progress += 1
+        return size
+
+
+def _link(same_as: str, name: str, folder: int) -> None:
+    os.link(same_as, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
