@@ -252,7 +252,7 @@ FREE = {
         PT,
         {"fuzz_level": "L2"},
         ['fuzz_level" is "L2", but it must be "L1".'],
-        marks=spec(("C045", "PT", "MSd")),
+        marks=spec(("C045", "PT")),
     ),
     "stage": pytest.param(
         PT,

@@ -74,11 +74,11 @@ FULL_NAME = 'but level "L2" needs the full name of one API, such as "Tensor.__mu
 @pytest.mark.parametrize(
     ("tensor", "expected"),
     [
-        pytest.param({"scope": []}, [f'"tensor.scope" holds 0 names, {ONE_API}'], marks=spec(("R03", "PT"))),
+        ({"scope": []}, [f'"tensor.scope" holds 0 names, {ONE_API}']),
         pytest.param(
             {"scope": ["Torch.add.0.forward", "Torch.mul.0.forward"]},
             [f'"tensor.scope" holds 2 names, {ONE_API}'],
-            marks=spec(("C118", "PT"), ("R03", "PT")),
+            marks=spec(("C118", "PT")),
         ),
         pytest.param(
             {"list": ["Torch.add.0.forward"]},

@@ -1,19 +1,24 @@
-"""The JSON Schema of config.json: up to date, and of one mind with the loader."""
+"""The JSON Schema and the documentation of config.json: up to date, and of one mind with the loader."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import msprobe
 from config_case import EXAMPLES, PT, write
-from msprobe.config import json_schema, load
+from msprobe.config import Scene, json_schema, load
+from msprobe.config_models import SECTIONS as MODELS
+from msprobe.config_models import ConfigFile
 from msprobe.errors import ConfigError
 
 PACKAGE = Path(msprobe.__file__).parent
+DOCUMENT = (Path(__file__).parent.parent / "docs" / "config.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +79,25 @@ def test_schema_and_loader_refuse_the_same(keys: dict[str, Any]) -> None:
     assert not validator.is_valid(json.loads(Path(path).read_text(encoding="utf-8")))
     with pytest.raises(ConfigError):
         load(path, scene=PT)
+
+
+def test_every_key_has_its_row_in_the_documentation() -> None:
+    chapters: dict[str, type[BaseModel]] = {"Common keys": ConfigFile}
+    chapters |= {f"Section `{name}`": model for name, model in MODELS.items()}
+    for heading, model in chapters.items():
+        chapter = DOCUMENT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+        documented = re.findall(r"^\| `([^`]+)` \|", chapter, re.MULTILINE)
+        keys = {field.alias or name for name, field in model.model_fields.items()} - set(MODELS)
+        assert (sorted(documented), heading) == (sorted(keys), heading)
+
+
+DOCUMENTED = re.findall(r"<!-- scene: (\w+) -->\n```json\n(.*?)```", DOCUMENT, re.DOTALL)
+
+
+@pytest.mark.parametrize(("scene", "text"), DOCUMENTED)
+def test_documented_example_loads_without_a_word(scene: str, text: str) -> None:
+    assert load(write(text), scene=Scene[scene])[1] == ()
+
+
+def test_no_documented_example_is_missed() -> None:
+    assert len(DOCUMENTED) == DOCUMENT.count("```json") > 0

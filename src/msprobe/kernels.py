@@ -144,7 +144,7 @@ def _array_at(address: int, count: int, kind: str) -> _Array:
 
 # ---- the same kernels in numpy ----
 
-_PART = 1 << 18  # elements widened at a time: bounds the memory; a multiple of SKETCH_SIZE
+_PART = 1 << 16  # elements widened at a time: bounds the memory; a multiple of SKETCH_SIZE
 
 
 def _parts(values: _Array) -> Iterator[_Array]:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple
 
 from msprobe.errors import RecordingError
@@ -21,6 +22,9 @@ PARAMETERS_GRAD: Direction = "parameters_grad"
 DEBUG: Direction = "debug"
 
 MODULE_PREFIXES = frozenset({"Module", "Cell"})
+
+_DIRECTIONS = (FORWARD, BACKWARD, PARAMETERS_GRAD, DEBUG)
+_COUNT = re.compile("0|[1-9][0-9]{0,17}")
 
 
 class CallName(NamedTuple):
@@ -50,24 +54,35 @@ class CallName(NamedTuple):
     def __str__(self) -> str:
         if self.count is None:
             return f"{self.owner}.{self.direction}"
-        if self.is_module:
+        if self.is_module or self.direction == PARAMETERS_GRAD:
             return f"{self.owner}.{self.direction}.{self.count}"
         return f"{self.owner}.{self.count}.{self.direction}"
 
     @classmethod
     def parse(cls, text: str) -> CallName:
-        parts = text.split(".")
-        direction = parts[-1]
-        if direction == PARAMETERS_GRAD and len(parts) > 1:
-            return cls(".".join(parts[:-1]), PARAMETERS_GRAD, None)
-        if parts[-1].isdecimal() and len(parts) > 2 and parts[-2] in (FORWARD, BACKWARD, PARAMETERS_GRAD):
-            return cls(".".join(parts[:-2]), parts[-2], int(parts[-1]))  # type: ignore[arg-type]
-        if direction in (FORWARD, BACKWARD, DEBUG) and len(parts) > 2 and parts[-2].isdecimal():
-            return cls(".".join(parts[:-2]), direction, int(parts[-2]))  # type: ignore[arg-type]
+        """The name that `text` writes: `str()` of it gives the same text again."""
+        rest, _, last = text.rpartition(".")
+        owner, _, middle = rest.rpartition(".")
+        if rest and last == PARAMETERS_GRAD:
+            return cls(rest, PARAMETERS_GRAD, None)
+        for direction in _DIRECTIONS:
+            count = middle if last == direction else last if middle == direction else ""
+            if owner and _COUNT.fullmatch(count):
+                name = cls(owner, direction, int(count))
+                if str(name) == text:
+                    return name
         raise RecordingError(
             f"'{text}' is not a record name; expected a form such as Torch.matmul.0.forward or "
             "Module.head.Linear.forward.0."
         )
+
+    @classmethod
+    def parse_variable(cls, text: str) -> CallName:
+        """The name of a variable in debug.json: `loss.0.debug`, or `loss.0` as release 1.2.2 wrote it."""
+        owner, _, count = text.removesuffix(f".{DEBUG}").rpartition(".")
+        if not owner or not _COUNT.fullmatch(count):
+            raise RecordingError(f"'{text}' is not the name of a saved variable; expected a form such as loss.0.debug.")
+        return cls(owner, DEBUG, int(count))
 
 
 def call_owner(prefix: str, api: str) -> str:

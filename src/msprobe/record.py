@@ -73,10 +73,13 @@ class Recording:
     """One rank at one step, read back."""
 
     header: Header
-    records: dict[str, Record]
+    records: Mapping[str, Record]
     folder: str
-    missing_files: tuple[str, ...] = ()
-    recovered: bool = False
+    step: int | None = None
+    rank: int | None = None  # None: not distributed
+    missing_files: tuple[str, ...] = ()  # tensor files that records name and that were never written
+    recovered: bool = False  # its process died; all calls that were finished are here
+    finished: bool = True  # False: read from the journal of a process that died or still runs
 
 
 def plain_leaf(value: Any) -> Leaf | None:
@@ -104,25 +107,26 @@ def _numpy_scalar(value: Any) -> Leaf:
     return Leaf(value.dtype.name, item)
 
 
-def walk(value: Any, see: Callable[[Any, str], Leaf | None], slot: str, depth: int = 0) -> Tree:
-    """The tree of leaves of a nested argument; `see(value, slot)` describes what is not a plain container."""
+def walk(value: Any, see: Callable[[Any, str], Leaf | None], slot: str, above: tuple[int, ...] = ()) -> Tree:
+    """The tree of leaves of a nested argument; `see(value, slot)` describes what is not a plain container.
+
+    What contains itself is null where it comes again (`above` are the containers on the way), and so is all below
+    400 levels.
+    """
     kind = type(value)
-    if kind is tuple or kind is list:
-        if depth >= MAX_DEPTH:
-            return None
-        return [walk(item, see, f"{slot}.{i}", depth + 1) for i, item in enumerate(value)]
     if value is None:
         return None
-    if kind is not dict:
+    if kind is not tuple and kind is not list and kind is not dict:
         leaf = see(value, slot)
         if leaf is not None:
             return leaf
-    fields = _fields(value, kind)
-    if fields is None or depth >= MAX_DEPTH:
+    items = value if kind is tuple or kind is list else _fields(value, kind)
+    if items is None or len(above) >= MAX_DEPTH or id(value) in above:
         return None
-    if isinstance(fields, list):
-        return [walk(item, see, f"{slot}.{i}", depth + 1) for i, item in enumerate(fields)]
-    return {name: walk(item, see, f"{slot}.{name}", depth + 1) for name, item in fields.items()}
+    above = (*above, id(value))
+    if isinstance(items, dict):
+        return {name: walk(item, see, f"{slot}.{name}", above) for name, item in items.items()}
+    return [walk(item, see, f"{slot}.{i}", above) for i, item in enumerate(items)]
 
 
 def _fields(value: Any, kind: type) -> dict[str, Any] | list[Any] | None:

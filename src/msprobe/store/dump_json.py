@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii as quote
-from pathlib import Path
 from typing import Any
 
 from msprobe.errors import RecordingError
 from msprobe.kernels import Statistics
 from msprobe.name import CallName
-from msprobe.record import Deferred, Header, Leaf, Record, Recording, Tree
+from msprobe.record import Deferred, Leaf, Record, Tree
+
+_MANY_TEXTS = 10_000
+
+# ---- writing ----
+
 
 def number(value: Any) -> str:
     """A JSON number, or one of the bare words that every reader of this format takes for it."""
@@ -80,32 +85,56 @@ class Encoder:
         if tree is None:
             return "null"
         if isinstance(tree, Leaf):
-            known = self._texts.get(id(tree))
-            if known is None:
-                known = self._texts[id(tree)] = (tree, encode_leaf(tree))  # holding the leaf keeps its id unique
-            return known[1]
+            return self._leaf(tree)
         if isinstance(tree, list):
             return "[" + ",".join([self.tree(item) for item in tree]) + "]"
         if isinstance(tree, dict):
             return "{" + ",".join([f"{quote(key)}:{self.tree(item)}" for key, item in tree.items()]) + "}"
         return _encode_plain(tree)
 
+    def _leaf(self, leaf: Leaf) -> str:
+        if leaf.data_name is not None:  # names this one slot, so it is not met again
+            return encode_leaf(leaf)
+        known = self._texts.get(id(leaf))
+        if known is None:
+            if len(self._texts) >= _MANY_TEXTS:
+                self._texts.clear()
+            known = self._texts[id(leaf)] = (leaf, encode_leaf(leaf))  # holding the leaf keeps its id unique
+        return known[1]
 
-def decode(data: Any, where: str) -> Tree:
+
+# ---- reading ----
+
+_STATISTICS = {"Max", "Min", "Mean", "Norm", "Nan_count", "Inf_count"}
+_TENSOR_KEYS = _STATISTICS | {"type", "dtype", "shape", "requires_grad", "md5", "sketch", "data_name"}
+
+
+def decode_record(key: str, data: Any, where: str, *, is_variable: bool = False) -> Record:
+    """The record under a key of "data": a call, or at level debug a saved variable."""
+    try:
+        if is_variable:
+            return Record(CallName.parse_variable(key), {"value": _decode(data, where)})
+        if not isinstance(data, dict):
+            raise RecordingError(f"{where} is {_shown(data)}, but an object was expected; the file is damaged.")
+        fields = {slot: item if isinstance(item, (bool, str)) else _decode(item, where) for slot, item in data.items()}
+        if isinstance(fields.get("recompute"), dict):  # what a checkpointed call gave when it ran again
+            fields["recompute"] = decode_record(key, data["recompute"], where).fields
+        return Record(CallName.parse(key), fields)
+    except RecursionError:
+        raise RecordingError(f"{where} is nested too deeply; the file is damaged.") from None
+
+
+def _decode(data: Any, where: str) -> Tree:
     """The tree that a JSON value of a record stands for."""
     if data is None:
         return None
     if isinstance(data, list):
-        return [decode(item, where) for item in data]
+        return [_decode(item, where) for item in data]
     if not isinstance(data, dict):
-        raise RecordingError(f"{where} holds {data!r} where a description was expected; the file is damaged.")
+        return Leaf(type(data).__name__, data)  # inside forms of other releases, such as P2POp
     if isinstance(data.get("type"), str):
         return _decode_leaf(data, where)
-    return {key: decode(item, where) for key, item in data.items()}
-
-
-_TENSOR_KEYS = ("type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "Nan_count", "Inf_count", "requires_grad",
-                "md5", "sketch", "data_name")  # fmt: skip
+    return {key: _decode(item, where) for key, item in data.items()}
 
 
 def _decode_leaf(data: dict[str, Any], where: str) -> Leaf:
@@ -113,54 +142,53 @@ def _decode_leaf(data: dict[str, Any], where: str) -> Leaf:
     if shape is None:
         extra = {key: item for key, item in data.items() if key not in ("type", "value")}
         return Leaf(data["type"], data.get("value"), extra=extra or None)
-    if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise RecordingError(f"{where} has the shape {shape!r}, which is not a list of sizes; the file is damaged.")
-    stats = Statistics(
-        data.get("Max"), data.get("Min"), data.get("Mean"), data.get("Norm"),
-        data.get("Nan_count", 0), data.get("Inf_count", 0),
-    )  # fmt: skip
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise RecordingError(f"{where} has the shape {_shown(shape)}, which is not a list of sizes; the file is damaged.")
+    for key in ("dtype", "md5", "data_name", "sketch"):
+        if not isinstance(data.get(key), (str, type(None))):
+            raise RecordingError(f"{where} has the {key} {_shown(data[key])}, which is not a text; the file is damaged.")
+    for key in _STATISTICS:
+        if not isinstance(data.get(key), (int, float, str, type(None))):
+            raise RecordingError(f"{where} has the {key} {_shown(data[key])}, which is not a number; the file is damaged.")
     return Leaf(
         type=data["type"],
         dtype=str(data.get("dtype")),
         shape=tuple(shape),
-        stats=stats,
+        stats=Statistics(
+            data.get("Max"), data.get("Min"), data.get("Mean"), data.get("Norm"),
+            data.get("Nan_count", 0), data.get("Inf_count", 0),
+        ),  # fmt: skip
         requires_grad=data.get("requires_grad"),
         checksum=data.get("md5"),
         sketch=_decode_sketch(data.get("sketch"), where),
         data_name=data.get("data_name"),
-        extra={key: item for key, item in data.items() if key not in _TENSOR_KEYS} or None,
+        extra={key: data[key] for key in data.keys() - _TENSOR_KEYS} or None,
     )
 
 
-def _decode_sketch(text: Any, where: str) -> bytes | None:
+def _decode_sketch(text: str | None, where: str) -> bytes | None:
     if text is None:
         return None
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, TypeError, ValueError):
+    except (binascii.Error, ValueError):
         raise RecordingError(f"{where} has a sketch that is not base64; the file is damaged.") from None
 
 
-def read_dump(path: Path) -> Recording:
-    """The recording that a dump.json or debug.json holds."""
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise RecordingError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise RecordingError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(data, dict) or not isinstance(data.get("data"), dict):
-        raise RecordingError(f"{path} is not a recording: it has no 'data' object.")
-    header = Header(str(data.get("task")), str(data.get("level")), str(data.get("framework")))
-    records = {name: _record(name, fields, f"{path}, {name}") for name, fields in data["data"].items()}
-    recovered = data.get("recovered")
-    missing = tuple(recovered.get("missing_files", ())) if isinstance(recovered, dict) else ()
-    return Recording(header, records, str(path.parent), missing, recovered is not None)
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def _record(name: str, fields: Any, where: str) -> Record:
-    if not isinstance(fields, dict):
-        return Record(CallName.parse(name), {"value": decode(fields, where)})
-    plain = {key: item for key, item in fields.items() if isinstance(item, (bool, str))}
-    trees = {key: decode(item, where) for key, item in fields.items() if key not in plain}
-    return Record(CallName.parse(name), {**trees, **plain})
+def tensor_files(data: Any) -> Iterator[str]:
+    """The tensor files that a record's JSON names."""
+    waiting = [data]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting.extend(reversed(item))
+        elif isinstance(item, dict):
+            name = item.get("data_name")
+            if isinstance(name, str) and "shape" in item:
+                yield name
+            waiting.extend(reversed(item.values()))

@@ -6,122 +6,96 @@ import json
 from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msprobe.errors import RecordingError
-from msprobe.record import leaves
 from msprobe.store import journal
-from msprobe.store.dump_json import decode
-from msprobe.store.layout import (
-    CONSTRUCT,
-    DEBUG,
-    DUMP,
-    JOURNAL,
-    STACK,
-    TENSOR_FOLDER,
-    recording_folders,
-    write_whole,
-)
+from msprobe.store.dump_json import tensor_files
+from msprobe.store.layout import CONSTRUCT, DEBUG, DUMP, JOURNAL, STACK, TENSOR_FOLDER, sweep, write_whole
 
 
-def finish(folder: Path, *, recovered: bool = False) -> bool:
-    """Write the JSON files of a recording from its journal, each whole or not at all; False if there is none."""
-    log = folder / JOURNAL
-    if not log.is_file():
-        return False
-    header: dict[str, Any] = {}
-    frames: dict[str, str] = {}
-    entries: dict[str, list[str]] = {}
-    for entry in journal.read(log):
-        if entry.kind == "H":
-            header = json.loads(entry.fields[1])
-        elif entry.kind == "S":
-            frames[entry.fields[0]] = entry.fields[1]
-        else:
-            _merge(entries, entry.fields)
-    if not header:
-        raise RecordingError(f"{log} has no header line, so nothing of this recording can be read.")
-    extra = _recovery(folder, entries) if recovered else None
-    if header["level"] == "debug":
-        write_whole(folder / DEBUG, _dump_chunks(header, entries, extra))
-        return True
-    write_whole(folder / STACK, _stack_chunks(frames, entries))
-    write_whole(folder / CONSTRUCT, _construct_chunks(entries))
-    write_whole(folder / DUMP, _dump_chunks(header, entries, extra))
-    return True
+class Finished(NamedTuple):
+    """What a recording came to."""
+
+    records: int
+    missing_files: tuple[str, ...] = ()  # described, but without their tensor file
+    damaged_lines: int = 0
 
 
-def _merge(entries: dict[str, list[str]], fields: list[str]) -> None:
-    """Add a record; one that comes again replaces the first, but a recomputed call only marks it."""
-    name, data = fields[0], fields[3]
-    if name in entries and _RECOMPUTED in data:
-        first = entries[name]
-        again = data.replace(_RECOMPUTED, _COMPUTED, 1)
-        if _COMPUTED in first[3]:
-            marked = first[3].replace(_COMPUTED, _RECOMPUTED, 1)
-            first[3] = marked if again == first[3] else f'{marked[:-1]},"recompute":{again}}}'
-        return
-    entries.pop(name, None)
-    entries[name] = fields
+def finish(folder: Path, *, lost_records: int = 0, lost_files: bool = False) -> Finished:
+    """Write the JSON files of a recording from its journal, each whole or not at all."""
+    with journal.opened(folder / JOURNAL) as contents:
+        missing = missing_files(folder, contents) if lost_files else ()
+        remarks: dict[str, Any] = {}
+        if lost_records:
+            remarks["lost_records"] = lost_records
+        return _write(folder, contents, missing, remarks)
 
 
-_COMPUTED = '"is_recompute":false'
-_RECOMPUTED = '"is_recompute":true'
+def recover(folder: Path) -> Finished:
+    """Finish a recording whose process did not, and say so in its dump.json."""
+    with journal.opened(folder / JOURNAL) as contents:
+        missing = missing_files(folder, contents)
+        remark = {"records": len(contents.records), "damaged_lines": contents.damaged}
+        finished = _write(folder, contents, missing, {"recovered": remark})
+    sweep(folder)
+    (folder / JOURNAL).unlink()
+    return finished
 
 
-def _recovery(folder: Path, entries: dict[str, list[str]]) -> dict[str, Any]:
-    """What a reader should know about a recording whose process died: the tensor files that never came."""
-    missing = []
-    for fields in entries.values():
-        if '"data_name"' in fields[3]:
-            names = (leaf.data_name for leaf in leaves(decode(_trees(fields[3]), str(folder))))
-            missing += [name for name in names if name and not (folder / TENSOR_FOLDER / name).is_file()]
-    return {"calls": len(entries), "missing_files": missing}
+def _write(folder: Path, contents: journal.Contents, missing: tuple[str, ...], remarks: dict[str, Any]) -> Finished:
+    if missing:
+        remarks["missing_files"] = missing
+    if contents.header["level"] == "debug":
+        write_whole(folder / DEBUG, _dump_chunks(contents, remarks))
+    else:
+        write_whole(folder / STACK, _stack_chunks(contents))
+        write_whole(folder / CONSTRUCT, _construct_chunks(contents))
+        write_whole(folder / DUMP, _dump_chunks(contents, remarks))
+    return Finished(len(contents.records), missing, contents.damaged)
 
 
-def _trees(fields: str) -> dict[str, Any]:
-    return {key: item for key, item in json.loads(fields).items() if isinstance(item, (dict, list))}
+def missing_files(folder: Path, contents: journal.Contents) -> tuple[str, ...]:
+    """The tensor files that records name and that are not there: they waited in the queue when the process died."""
+    files = folder / TENSOR_FOLDER
+    there = {path.name for path in files.iterdir()} if files.is_dir() else set()
+    texts = (contents.fields(entry) for entry in contents.records.values())
+    named = (name for text in texts if b'"data_name"' in text for name in tensor_files(_parsed(text, folder)))
+    return tuple(name for name in named if name not in there)
 
 
-def _dump_chunks(header: dict[str, Any], entries: dict[str, list[str]], extra: Any) -> Iterator[bytes]:
-    head = json.dumps(header, indent=1)[:-2]
-    if extra is not None:
-        head += f',\n "recovered": {json.dumps(extra)}'
-    yield (head + ',\n "data": {').encode()
-    separator = "\n  "
-    for name, fields in entries.items():
-        yield f"{separator}{name}: {fields[3]}".encode("utf-8", "replace")
-        separator = ",\n  "
+def _parsed(text: bytes, folder: Path) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{folder / JOURNAL} holds a record that is not JSON: {error}.") from None
+
+
+def _dump_chunks(contents: journal.Contents, remarks: dict[str, Any]) -> Iterator[bytes]:
+    head = "".join(f"\n {quote(key)}: {json.dumps(value)}," for key, value in {**contents.header, **remarks}.items())
+    yield f'{{{head}\n "data": {{'.encode()
+    separator = b"\n  "
+    for name, entry in contents.records.items():
+        yield b"%b%b: %b" % (separator, name, contents.fields(entry))
+        separator = b",\n  "
     yield b"\n }\n}\n"
 
 
-def _stack_chunks(frames: dict[str, str], entries: dict[str, list[str]]) -> Iterator[bytes]:
-    names: dict[str, list[str]] = {}
-    for name, fields in entries.items():
-        if fields[1] != journal.NONE:
-            names.setdefault(fields[1], []).append(name)
-    yield b"{"
-    for i, (serial, group) in enumerate(names.items()):
-        text = f'{"," if i else ""}\n "{i}": [\n  [{", ".join(group)}],\n  {frames.get(serial, "[]")}]'
-        yield text.encode("utf-8", "replace")
-    yield b"\n}\n"
+def _stack_chunks(contents: journal.Contents) -> Iterator[bytes]:
+    """Records grouped by equal stacks, numbered in the order of their first record."""
+    groups: dict[bytes, list[bytes]] = {}
+    for name, entry in contents.records.items():
+        if entry.stack != journal.NONE:
+            groups.setdefault(contents.stacks.get(entry.stack, b"[]"), []).append(name)
+    separator = b"{"
+    for number, (frames, names) in enumerate(groups.items()):
+        yield b'%b\n "%d": [\n  [%b],\n  %b]' % (separator, number, b", ".join(names), frames)
+        separator = b","
+    yield b"\n}\n" if groups else b"{}\n"
 
 
-def _construct_chunks(entries: dict[str, list[str]]) -> Iterator[bytes]:
-    parents = {name: fields[2] for name, fields in entries.items() if fields[2] != journal.NONE}
-    for group in ("clip_grad", "optimizer"):
-        if quote(group) in parents.values():
-            parents = {quote(group): "null", **parents}
-    lines = ",\n ".join(f"{name}: {parent}" for name, parent in parents.items())
-    yield (f"{{\n {lines}\n}}\n" if lines else "{}\n").encode("utf-8", "replace")
-
-
-def recover(root: Path) -> list[Path]:
-    """Finish every recording at or below `root` whose process did not; returns their folders."""
-    done = []
-    for folder in recording_folders(root):
-        if (folder / JOURNAL).is_file():
-            finish(folder, recovered=True)
-            (folder / JOURNAL).unlink()
-            done.append(folder)
-    return done
+def _construct_chunks(contents: journal.Contents) -> Iterator[bytes]:
+    parents = {name: entry.parent for name, entry in contents.records.items() if entry.parent != journal.NONE}
+    groups = {parent: b"null" for parent in (b'"optimizer"', b'"clip_grad"') if parent in parents.values()}
+    lines = b",\n ".join(b"%b: %b" % pair for pair in {**groups, **parents}.items())
+    yield b"{\n %b\n}\n" % lines if lines else b"{}\n"

@@ -2,51 +2,78 @@
 
 One line per fact, fields separated by tabs (JSON never holds a raw tab or line feed):
 
-    H <version> <header json>                                      once, first
-    S <number> <frames json>                                       a call stack, before the first record that uses it
-    R <name json> <stack number or -> <parent json or -> <fields json>
+    H <version> <header json> <crc>                                      once, first
+    S <number> <frames json> <crc>                                       a call stack, before the first record that uses it
+    R <name json> <stack number or -> <parent json or -> <fields json> <crc>
 
-A line counts only if it is complete, so a torn last line is dropped and nothing else is.
+The last field is the CRC-32 of the line before it. A line counts only if it is whole and its CRC is right, so what
+a kill, a full disk or a bad sector tore is left out, and nothing else is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msprobe.errors import RecordingError
+from msprobe.kernels import checksum
 from msprobe.store.layout import open_new
 
 VERSION = "1"
-NONE = "-"
+NONE = b"-"
+
+_COMPUTED = b'"is_recompute":false'
+_RECOMPUTED = b'"is_recompute":true'
 
 
-class Entry(NamedTuple):
-    """One line: its kind and its fields, still as text."""
+def header_line(header: str) -> bytes:
+    return _line(f"H\t{VERSION}\t{header}")
 
-    kind: str
-    fields: list[str]
+
+def stack_line(number: int, frames: str) -> bytes:
+    return _line(f"S\t{number}\t{frames}")
+
+
+def record_line(name: str, stack: int | None, parent: str | None, fields: str) -> bytes:
+    """`parent` is JSON, or None where construct.json does not list the record."""
+    return _line(f"R\t{name}\t{'-' if stack is None else stack}\t{'-' if parent is None else parent}\t{fields}")
+
+
+def _line(text: str) -> bytes:
+    data = text.encode("ascii")
+    return b"%b\t%b\n" % (data, checksum(data).encode())
 
 
 class Journal:
     """Appends lines with one unbuffered write each, so that a killed process loses none that was appended."""
 
     def __init__(self, path: Path, header: str) -> None:
-        self._descriptor = open_new(path, os.O_APPEND | os.O_TRUNC)
+        """Begin a journal; under its name there is always a whole header."""
         self._torn = False
-        self.append(f"H\t{VERSION}\t{header}\n")
+        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._descriptor = open_new(beside, os.O_APPEND | os.O_TRUNC)
+        try:
+            self.append(header_line(header))
+            os.replace(beside, path)
+        except BaseException:
+            self.close()
+            beside.unlink(missing_ok=True)
+            raise
 
-    def append(self, lines: str) -> None:
+    def append(self, lines: bytes) -> None:
         """Append whole lines; raises OSError when the disk does not take them."""
-        data = lines.encode("utf-8", "surrogatepass" if "\ud800" in lines else "strict")
         if self._torn:
-            data = b"\n" + data
-        written = os.write(self._descriptor, data)
-        self._torn = written != len(data)
+            lines = b"\n" + lines
+        written = os.write(self._descriptor, lines)
+        self._torn = written != len(lines)
         if self._torn:
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -54,27 +81,93 @@ class Journal:
             self._descriptor = -1
 
 
-def stack_line(number: int, frames: str) -> str:
-    return f"S\t{number}\t{frames}\n"
+class Entry(NamedTuple):
+    """One record: parts of its line, still as JSON."""
+
+    name: bytes
+    stack: bytes  # the number of its stack, or NONE
+    parent: bytes  # NONE: construct.json does not list it
+    fields: tuple[int, int] | bytes  # where its fields lie in the journal, or what they became
 
 
-def record_line(name: str, stack: int | None, parent: str, fields: str) -> str:
-    return f"R\t{name}\t{NONE if stack is None else stack}\t{parent}\t{fields}\n"
+class Contents:
+    """What a journal says, as places in the mapped file: the memory it takes does not grow with the tensors described."""
+
+    def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
+        self._data = data
+        self.damaged = 0  # lines that do not count
+        self.header: dict[str, Any] = {}
+        self.stacks: dict[bytes, bytes] = {}
+        self.records: dict[bytes, Entry] = {}
+        for start, end in self._lines():
+            self._take(path, start, end)
+        if not self.header:
+            raise RecordingError(f"{path} has no header line, so nothing of this recording can be read.")
+
+    def fields(self, entry: Entry) -> bytes:
+        """The fields of a record as JSON."""
+        where = entry.fields
+        return where if isinstance(where, bytes) else self._data[where[0] : where[1]]
+
+    def _lines(self) -> Iterator[tuple[int, int]]:
+        start = 0
+        while (end := self._data.find(b"\n", start)) >= 0:
+            yield start, end
+            start = end + 1
+        self.damaged += start < len(self._data)
+
+    def _take(self, path: Path, start: int, end: int) -> None:
+        line = self._data[start:end]
+        content, _, crc = line.rpartition(b"\t")
+        if crc != checksum(content).encode():
+            self.damaged += 1
+            return
+        kind, *fields = content.split(b"\t")
+        if kind == b"R" and len(fields) == 4:
+            self._add(Entry(fields[0], fields[1], fields[2], (start + len(content) - len(fields[3]), start + len(content))))
+        elif kind == b"S" and len(fields) == 2:
+            self.stacks[fields[0]] = fields[1]
+        elif kind == b"H" and len(fields) == 2 and fields[0] == VERSION.encode():
+            self.header = _header(path, fields[1])
+        else:
+            raise RecordingError(
+                f"{path} is not a journal of format {VERSION}; use the msprobe that wrote it to recover it."
+            )
+
+    def _add(self, entry: Entry) -> None:
+        """Add a record; one that comes again replaces the first, but a recomputed call only marks it."""
+        first = self.records.get(entry.name)
+        if first is not None and _RECOMPUTED in (again := self.fields(entry)):
+            before = self.fields(first)
+            if _COMPUTED in before:
+                marked = before.replace(_COMPUTED, _RECOMPUTED, 1)
+                again = again.replace(_RECOMPUTED, _COMPUTED, 1)
+                fields = marked if again == before else b'%b,"recompute":%b}' % (marked[:-1], again)
+                self.records[entry.name] = first._replace(fields=fields)
+            return
+        self.records.pop(entry.name, None)
+        self.records[entry.name] = entry
 
 
-def read(path: Path) -> Iterator[Entry]:
-    """The complete lines of a journal; what a kill or a full disk tore is skipped."""
-    counts = {"H": 3, "S": 3, "R": 5}
-    with path.open("rb") as stream:
-        first = True
-        for line in stream:
-            fields = line[:-1].decode("utf-8", "replace").split("\t")
-            if not line.endswith(b"\n") or counts.get(fields[0]) != len(fields):
-                continue
-            if first:
-                first = False
-                if fields[0] != "H" or fields[1] != VERSION:
-                    raise RecordingError(
-                        f"{path} is not a journal of format {VERSION}; use the msprobe that wrote it to recover it."
-                    )
-            yield Entry(fields[0], fields[1:])
+def _header(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or not isinstance(header.get("level"), str):
+        raise RecordingError(f"{path} has a header line that is not one; the file is damaged.")
+    return header
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Contents]:
+    """The contents of a journal, as long as the block lasts."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            yield Contents(path, b"")
+            return
+        with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
+            yield Contents(path, data)
+    finally:
+        os.close(descriptor)

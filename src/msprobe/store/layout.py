@@ -1,11 +1,11 @@
-"""Where things lie below a run's folder, and how they are opened safely: modes, links, older runs."""
+"""Where things lie below a run's folder, and how they are opened safely: modes, links, whole files."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 FOLDER_MODE = 0o750
@@ -18,10 +18,12 @@ CONSTRUCT = "construct.json"
 DEBUG = "debug.json"
 JOURNAL = "journal.log"
 ERRORS = "dump_error_info.log"
-SET_ASIDE = "previous"
+PREVIOUS = "previous"
+CLAIMS = ".claims"
 
-_STEP = re.compile(r"step(\d+)")
-_RANK = re.compile(r"rank(\d*)")
+STEP_FOLDER = re.compile(r"step([0-9]{1,9})")
+RANK_FOLDER = re.compile(r"(?:rank|proc)([0-9]{0,9})")  # proc: release 26.2.0 outside distributed training
+_LEFT_BEHIND = re.compile(r"\..+\.(part|tmp)")  # of a file that was being written when its process died
 
 
 def rank_folder(rank: int | None) -> str:
@@ -33,19 +35,44 @@ def recording_folder(run: Path, step: int, rank: int | None) -> Path:
     return run / f"step{step}" / rank_folder(rank)
 
 
+def step_and_rank(folder: Path) -> tuple[int | None, int | None]:
+    """What the names of a recording's folder and of the one above it say."""
+    step = STEP_FOLDER.fullmatch(folder.parent.name)
+    rank = RANK_FOLDER.fullmatch(folder.name)
+    numbered = rank is not None and rank[1] and folder.name.startswith("rank")
+    return int(step[1]) if step else None, int(rank[1]) if rank and numbered else None
+
+
 def make_folder(path: Path) -> Path:
     """Make a folder and its missing parents, each with our mode whatever the umask says."""
     missing = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
+    above = path
+    while not above.exists():
+        missing.append(above)
+        above = above.parent
     for folder in reversed(missing):
-        try:
-            folder.mkdir(mode=FOLDER_MODE)
-        except FileExistsError:  # another rank was faster
-            continue
-        folder.chmod(FOLDER_MODE)
-    return missing[0] if missing else path
+        _make_one(folder)
+    return path
+
+
+def make_below(run: Path, folder: Path) -> Path:
+    """Make a folder of a run; a link on the way from the run's folder to it is refused, for it may lead out."""
+    make_folder(run)
+    path = run
+    for part in folder.relative_to(run).parts:
+        path = path / part
+        _make_one(path)
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, and links are not followed", str(path))
+    return folder
+
+
+def _make_one(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=FOLDER_MODE)
+    except FileExistsError:  # made before, or by another rank just now
+        return
+    folder.chmod(FOLDER_MODE)
 
 
 def open_new(path: Path, flags: int = 0) -> int:
@@ -57,53 +84,43 @@ def open_new(path: Path, flags: int = 0) -> int:
     return descriptor
 
 
-def write_whole(path: Path, chunks: Iterator[bytes]) -> None:
+def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     descriptor = open_new(beside, os.O_TRUNC)
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 20) as stream:
-            for chunk in chunks:
-                stream.write(chunk)
+            stream.writelines(chunks)
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
 
 
+def sweep(folder: Path) -> None:
+    """Remove the unfinished files that a killed process left in a recording."""
+    for place in (folder, folder / TENSOR_FOLDER):
+        if place.is_dir() and not place.is_symlink():
+            for path in place.iterdir():
+                if _LEFT_BEHIND.fullmatch(path.name) and not path.is_dir():
+                    path.unlink(missing_ok=True)
+
+
 def recording_folders(root: Path) -> Iterator[Path]:
     """Every folder at or below `root` that holds a recording, finished or not, in step and rank order."""
-    if _holds_recording(root):
+    if holds_recording(root):
         yield root
         return
     for folder in sorted(root.iterdir(), key=_numbered) if root.is_dir() else ():
-        if folder.is_dir() and not folder.is_symlink() and (_STEP.fullmatch(folder.name) or _RANK.fullmatch(folder.name)):
+        named = STEP_FOLDER.fullmatch(folder.name) or RANK_FOLDER.fullmatch(folder.name)
+        if named and folder.is_dir() and not folder.is_symlink():
             yield from recording_folders(folder)
 
 
-def _holds_recording(folder: Path) -> bool:
+def holds_recording(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (DUMP, DEBUG, JOURNAL))
 
 
-def _numbered(path: Path) -> tuple[str, int, str]:
-    digits = re.search(r"(\d+)$", path.name)
-    return ("", int(digits[1]), path.name) if digits else ("", -1, path.name)
-
-
-def set_aside(run: Path, rank: int | None) -> Path | None:
-    """Move this rank's recordings of an earlier run out of the way, so that two runs never mix."""
-    old = [step / rank_folder(rank) for step in run.glob("step*") if _STEP.fullmatch(step.name)]
-    old = [folder for folder in old if folder.is_dir() and not folder.is_symlink()]
-    if not old:
-        return None
-    place = make_folder(run / SET_ASIDE / time.strftime("%Y%m%d%H%M%S"))
-    number = 0
-    while (place / old[0].parent.name / old[0].name).exists():  # set aside twice within a second
-        number += 1
-        place = make_folder(run / SET_ASIDE / f"{time.strftime('%Y%m%d%H%M%S')}_{number}")
-    for folder in old:
-        target = make_folder(place / folder.parent.name) / folder.name
-        os.rename(folder, target)
-        if not any(folder.parent.iterdir()):
-            folder.parent.rmdir()
-    return place
+def _numbered(path: Path) -> tuple[int, str]:
+    digits = re.search("[0-9]+$", path.name)
+    return int(digits[0][-9:]) if digits else -1, path.name

@@ -134,7 +134,7 @@ def _view(content: Content, start: int, tensor: _Tensor, item: np.dtype[Any]) ->
 def _directory(content: Content) -> tuple[str, dict[str, _Entry]]:
     """The name of the folder all entries are in, and the entries."""
     end = content.rfind(b"PK\5\6", max(0, len(content) - (22 + 0xFFFF)))
-    if end < 0:
+    if end < 0 or end + 22 > len(content):
         raise Malformed("is cut short: the directory at its end is missing.")
     count, position = struct.unpack_from("<H4xL", content, end + 10)
     if end >= 20 and content[end - 20 : end - 16] == b"PK\6\7":
@@ -260,7 +260,7 @@ class _Machine:
             attribute, module = _text(stack.pop()), _text(stack.pop())
             stack.append(_Global(module, attribute))
         elif name == "BINPERSID":
-            stack.append(_storage(*stack.pop()))
+            stack.append(_storage(stack.pop()))
         elif name == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
             stack.append(_result(function, arguments))
@@ -285,8 +285,11 @@ def _known(value: Any) -> _Global:
     return value
 
 
-def _storage(tag: Any, kind: Any, entry: Any, _device: Any, elements: Any) -> _Storage:
-    if type(tag) is not str or tag != "storage" or type(elements) is not int:
+def _storage(identity: Any) -> _Storage:
+    if type(identity) is not tuple or len(identity) != 5:
+        raise Malformed("is damaged: it does not say where its numbers are.")
+    tag, kind, entry, _device, elements = identity
+    if _text(tag) != "storage" or type(elements) is not int:
         raise Malformed("is damaged: it does not say where its numbers are.")
     kind = _known(kind)
     if kind != _UNTYPED and kind not in _STORAGES:
@@ -302,7 +305,7 @@ def _result(function: Any, arguments: Any) -> Any:
     if type(arguments) is not tuple:
         raise Malformed("is damaged: its description has something else in the place of arguments.")
     if function in _TENSOR_FUNCTIONS:
-        return _rebuilt(function.name.endswith("v3"), *arguments)
+        return _rebuilt(arguments, typed=function.name.endswith("v3"))
     if function == _PARAMETER and arguments and isinstance(arguments[0], _Tensor):
         return arguments[0]
     if function == _ORDERED_DICT and not arguments:
@@ -315,26 +318,21 @@ def _result(function: Any, arguments: Any) -> Any:
     )
 
 
-def _rebuilt(
-    typed: bool,
-    storage: Any,
-    offset: Any,
-    shape: Any,
-    strides: Any,
-    _requires_grad: Any,
-    _hooks: Any,
-    *rest: Any,
-) -> _Tensor:
+def _rebuilt(arguments: tuple[Any, ...], *, typed: bool) -> _Tensor:
+    """A tensor from storage, offset, shape, strides, requires_grad, hooks; if typed a dtype; perhaps flags."""
+    if not 6 + typed <= len(arguments) <= 8:
+        raise Malformed("is damaged: its description is not that of a tensor.")
+    storage, offset, shape, strides = arguments[:4]
     if type(storage) is not _Storage or type(shape) is not tuple or type(strides) is not tuple:
         raise Malformed("is damaged: its description is not that of a tensor.")
     if len(shape) != len(strides) or len(shape) > MAX_DIMENSIONS:
         raise Malformed("is damaged: its shape does not fit its strides.")
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in (offset, *shape, *strides)):
         raise Malformed("is damaged: its shape is not made of whole numbers.")
-    dtype = _TYPES.get(_known(rest[0])) if typed else storage.dtype
+    dtype = _TYPES.get(_known(arguments[6])) if typed else storage.dtype
     if dtype is None:
         raise Malformed("holds a kind of numbers that is not supported.")
-    flags = rest[-1] if rest and type(rest[-1]) is dict else {}
+    flags = arguments[-1] if type(arguments[-1]) is dict else {}
     return _Tensor(
         dtype, storage, offset, shape, strides, flags.get("conj") is True, flags.get("neg") is True
     )

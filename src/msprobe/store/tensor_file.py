@@ -29,6 +29,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in 
 _OLD_PT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _NPY = b"\x93NUMPY"
 _MAX_NPY_HEADER = 1 << 12
+_ROOM_FOR_LENGTH = 21  # numpy leaves it in the header, so that rows can be added to a file
 
 
 class StoredTensor(NamedTuple):
@@ -95,6 +96,7 @@ def encode_npy(tensor: TensorData) -> list[Buffer]:
 def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     lengths = tuple(int(length) for length in shape)
     text = f"{{'descr': '{DTYPES[dtype].numpy.str}', 'fortran_order': False, 'shape': {lengths}, }}"
+    text += " " * (_ROOM_FOR_LENGTH - len(str(lengths[0]))) if lengths else ""
     length = len(text) + 1 + -(len(text) + 11) % 64
     return _NPY + b"\1\0" + struct.pack("<H", length) + text.ljust(length - 1).encode() + b"\n"
 

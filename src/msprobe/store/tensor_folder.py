@@ -54,7 +54,7 @@ class Folder:
             descriptor = self._create(folder)
             try:
                 size = self._write_all(descriptor, chunks)
-                os.fchmod(descriptor, FILE_MODE)  # whatever the umask says
+                os.fchmod(descriptor, FILE_MODE)
             finally:
                 os.close(descriptor)
             os.rename(self._beside, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -100,6 +100,7 @@ class Folder:
         if self._descriptor is None:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.path, FOLDER_MODE)
+                os.chmod(self.path, FOLDER_MODE)  # whatever the umask says
             self._descriptor = os.open(self.path, _OPEN_FOLDER)
         return self._descriptor
 

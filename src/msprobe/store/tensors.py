@@ -225,7 +225,7 @@ class TensorWriter:
         return None
 
     def _moves(self, wait: Callable[[float], bool]) -> bool:
-        """Wait a while. False if nothing moved for as long as our patience; then at once, until something does."""
+        """Wait a while; False if nothing moved for as long as our patience, or since it was last False."""
         before = self._folder.progress
         if before == self._stuck_at:
             return False

@@ -1,0 +1,43 @@
+"""The README's example, copied word for word, works; and every file it links to exists."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.spec("C001", "PT")
+def test_example_works_word_for_word(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (config,), (script,) = blocks("json"), blocks("python")
+    install, commands = blocks("bash")
+    assert install == "pip install .\n"
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "train.py").write_text(script)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step 2: loss" in done.stdout
+    for step in range(3):
+        files = {file.name for file in (tmp_path / "recording" / f"step{step}" / "rank").iterdir()}
+        assert files == {"dump.json", "stack.json", "construct.json"}
+    dump = (tmp_path / "recording" / "step2" / "rank" / "dump.json").read_text()
+    assert '"Functional.cross_entropy.0.backward"' in dump
+    assert '"Module.1.ReLU.backward.0"' in dump
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
