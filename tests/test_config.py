@@ -25,7 +25,7 @@ from msprobe.config import (
     load,
     packaged_config,
 )
-from msprobe.config_models import ConfigFile
+from msprobe.config.models import ConfigFile
 from msprobe.errors import ConfigError
 
 PACKAGE = Path(msprobe.__file__).parent
@@ -61,11 +61,6 @@ def test_packaged_config_serves_every_task_with_its_defaults(scene: Scene, task:
 
 def test_packaged_config_touches_no_random_state() -> None:
     assert load(scene=PT)[0].seeding is None
-
-
-def test_folder_of_data_beside_the_module_does_not_hide_it() -> None:
-    code = "import msprobe.config; print(msprobe.config.__file__)"
-    assert Path(run(code).strip()) == PACKAGE / "config.py"
 
 
 def test_importing_the_package_does_not_import_pydantic() -> None:

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 import msprobe
 from config_case import EXAMPLES, PT, write
 from msprobe.config import Scene, json_schema, load
-from msprobe.config_models import SECTIONS as MODELS
-from msprobe.config_models import ConfigFile
+from msprobe.config.models import SECTIONS as MODELS
+from msprobe.config.models import ConfigFile
 from msprobe.errors import ConfigError
 
 PACKAGE = Path(msprobe.__file__).parent

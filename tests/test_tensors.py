@@ -28,14 +28,14 @@ KIB = 1 << 10
 
 
 def floats(*values: float) -> TensorData:
-    return TensorData(np.array(values, "f4"), "float32", (len(values),))
+    return TensorData(np.array(values, "f4").data, "float32", (len(values),))
 
 
 def filler(size: int, first: float = 0.0) -> TensorData:
     """A tensor of `size` bytes."""
     numbers = np.zeros(size // 4, "f4")
     numbers[:1] = first
-    return TensorData(numbers, "float32", (size // 4,))
+    return TensorData(numbers.data, "float32", (size // 4,))
 
 
 def values(path: Path) -> list[float]:
@@ -596,7 +596,7 @@ PRELUDE = textwrap.dedent(
 
 
 def test_a_full_disk_costs_only_what_does_not_fit(tmp_path: Path) -> None:
-    """A limit on file sizes stands for the full disk: the write fails half-way, and later there is room again."""
+    """A limit on file sizes stands for the full disk: a write fails half-way, and later there is room again."""
     ended = run(
         tmp_path / "data",
         """
@@ -718,7 +718,7 @@ def test_snapshots_are_let_go(tmp_path: Path, troubles: Troubles) -> None:
     for i in range(10):
         numbers = np.full(256, i, "f4").view(Tracked)
         alive.append(weakref.ref(numbers))
-        writer.put(f"{i}", TensorData(numbers, "float32", (256,)))
+        writer.put(f"{i}", TensorData(numbers.data, "float32", (256,)))
         del numbers
     writer.drain()
     writer.close()

@@ -2,12 +2,13 @@
 
 import logging
 import sys
+from typing import Any
 
 _FORMAT = "%(asctime)s (%(process)d)%(rank)s [%(levelname)s] msprobe: %(message)s"
 
 
-class _RankFilter(logging.Filter):
-    """Puts the rank of this process, once known, into each record."""
+class _Rank(logging.Filter):
+    """Puts the rank of this process, once known, into each message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,21 +19,34 @@ class _RankFilter(logging.Filter):
         return True
 
 
-_rank = _RankFilter()
+_rank = _Rank()
+
+
+class _ToStderr(logging.StreamHandler[Any]):
+    """Writes to what sys.stderr is now; a program may have replaced it since."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
 
 
 def logger() -> logging.Logger:
-    """The logger of this package, with a handler of its own unless the program configured one."""
+    """The logger of this package, writing to stderr unless the program gave it a handler of its own."""
     log = logging.getLogger("msprobe")
     if not log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
-        handler.addFilter(_rank)
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
+        to_stderr = _ToStderr()
+        to_stderr.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
+        to_stderr.addFilter(_rank)
+        log.addHandler(to_stderr)
         log.propagate = False
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.INFO)
     return log
 
 
 def set_rank(rank: int | None) -> None:
+    """From here on messages name this rank."""
     _rank.rank = rank

@@ -1,10 +1,10 @@
 """The grammar of record names; the only module that splits or joins one.
 
-    Functional.linear.0.forward            a call: prefix, API, call count, direction
-    Module.blocks.0.ln.LayerNorm.forward.0 a module: the count stands behind the direction
-    Module.head.Linear.parameters_grad     the gradients of a module's parameters (26.2.0 appends a count)
-    loss.0.debug                           a variable saved at level debug
-    Functional.linear.0.forward.input.1    a slot: one of the places of a record where a leaf was seen
+Functional.linear.0.forward            a call: prefix, API, call count, direction
+Module.blocks.0.ln.LayerNorm.forward.0 a module: the count stands behind the direction
+Module.head.Linear.parameters_grad     the gradients of a module's parameters (26.2.0 appends a count)
+loss.0.debug                           a variable saved at level debug
+Functional.linear.0.forward.input.1    a slot: one of the places of a record where a leaf was seen
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CallName(NamedTuple):
 
     owner: str  # "Functional.linear", "Module.blocks.0.ln.LayerNorm", or the name given to save()
     direction: Direction
-    count: int | None
+    count: int | None  # type: ignore[assignment]  # a tuple has a method of this name
 
     @property
     def prefix(self) -> str:
@@ -81,7 +81,7 @@ class CallName(NamedTuple):
         """The name of a variable in debug.json: `loss.0.debug`, or `loss.0` as release 1.2.2 wrote it."""
         owner, _, count = text.removesuffix(f".{DEBUG}").rpartition(".")
         if not owner or not _COUNT.fullmatch(count):
-            raise RecordingError(f"'{text}' is not the name of a saved variable; expected a form such as loss.0.debug.")
+            raise RecordingError(f"'{text}' is not the name of a saved variable, such as loss.0.debug.")
         return cls(owner, DEBUG, int(count))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypeAlias
 
 from msprobe.kernels import Statistics
 from msprobe.name import CallName
@@ -40,11 +40,11 @@ class Leaf(NamedTuple):
         return self.shape is not None and self.dtype is not None
 
 
-Tree = Union[Leaf, None, list["Tree"], dict[str, "Tree"]]
+Tree: TypeAlias = "Leaf | list[Tree] | dict[str, Tree] | None"
 
 
 class Stack(NamedTuple):
-    """Where a call was made: the frames as text, innermost first, and the number they share in one recording."""
+    """Where a call was made: the frames as text, innermost first, and a number for them."""
 
     number: int
     frames: tuple[str, ...]
@@ -110,8 +110,8 @@ def _numpy_scalar(value: Any) -> Leaf:
 def walk(value: Any, see: Callable[[Any, str], Leaf | None], slot: str, above: tuple[int, ...] = ()) -> Tree:
     """The tree of leaves of a nested argument; `see(value, slot)` describes what is not a plain container.
 
-    What contains itself is null where it comes again (`above` are the containers on the way), and so is all below
-    400 levels.
+    What contains itself is null where it comes again (`above` are the containers on the way), and so is
+    whatever lies deeper than MAX_DEPTH.
     """
     kind = type(value)
     if value is None:

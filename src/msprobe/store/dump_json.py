@@ -115,8 +115,11 @@ def decode_record(key: str, data: Any, where: str, *, is_variable: bool = False)
         if is_variable:
             return Record(CallName.parse_variable(key), {"value": _decode(data, where)})
         if not isinstance(data, dict):
-            raise RecordingError(f"{where} is {_shown(data)}, but an object was expected; the file is damaged.")
-        fields = {slot: item if isinstance(item, (bool, str)) else _decode(item, where) for slot, item in data.items()}
+            raise RecordingError(f"{where} is {_shown(data)} and no object; the file is damaged.")
+        fields = {
+            slot: item if isinstance(item, (bool, str)) else _decode(item, where)
+            for slot, item in data.items()
+        }
         if isinstance(fields.get("recompute"), dict):  # what a checkpointed call gave when it ran again
             fields["recompute"] = decode_record(key, data["recompute"], where).fields
         return Record(CallName.parse(key), fields)
@@ -143,21 +146,25 @@ def _decode_leaf(data: dict[str, Any], where: str) -> Leaf:
         extra = {key: item for key, item in data.items() if key not in ("type", "value")}
         return Leaf(data["type"], data.get("value"), extra=extra or None)
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise RecordingError(f"{where} has the shape {_shown(shape)}, which is not a list of sizes; the file is damaged.")
+        raise _damaged(where, "shape", shape)
     for key in ("dtype", "md5", "data_name", "sketch"):
         if not isinstance(data.get(key), (str, type(None))):
-            raise RecordingError(f"{where} has the {key} {_shown(data[key])}, which is not a text; the file is damaged.")
+            raise _damaged(where, key, data[key])
     for key in _STATISTICS:
-        if not isinstance(data.get(key), (int, float, str, type(None))):
-            raise RecordingError(f"{where} has the {key} {_shown(data[key])}, which is not a number; the file is damaged.")
+        if not isinstance(data.get(key), (int, float, type(None))):
+            raise _damaged(where, key, data[key])
     return Leaf(
         type=data["type"],
         dtype=str(data.get("dtype")),
         shape=tuple(shape),
         stats=Statistics(
-            data.get("Max"), data.get("Min"), data.get("Mean"), data.get("Norm"),
-            data.get("Nan_count", 0), data.get("Inf_count", 0),
-        ),  # fmt: skip
+            data.get("Max"),
+            data.get("Min"),
+            data.get("Mean"),
+            data.get("Norm"),
+            data.get("Nan_count", 0),
+            data.get("Inf_count", 0),
+        ),
         requires_grad=data.get("requires_grad"),
         checksum=data.get("md5"),
         sketch=_decode_sketch(data.get("sketch"), where),
@@ -172,7 +179,11 @@ def _decode_sketch(text: str | None, where: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RecordingError(f"{where} has a sketch that is not base64; the file is damaged.") from None
+        raise _damaged(where, "sketch", text) from None
+
+
+def _damaged(where: str, key: str, value: Any) -> RecordingError:
+    return RecordingError(f"{where} has the {key} {_shown(value)}, which cannot be; the file is damaged.")
 
 
 def _shown(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,13 +22,10 @@ class Finished(NamedTuple):
     damaged_lines: int = 0
 
 
-def finish(folder: Path, *, lost_records: int = 0, lost_files: bool = False) -> Finished:
+def finish(folder: Path, remarks: Mapping[str, Any], *, lost_files: bool = False) -> Finished:
     """Write the JSON files of a recording from its journal, each whole or not at all."""
     with journal.opened(folder / JOURNAL) as contents:
         missing = missing_files(folder, contents) if lost_files else ()
-        remarks: dict[str, Any] = {}
-        if lost_records:
-            remarks["lost_records"] = lost_records
         return _write(folder, contents, missing, remarks)
 
 
@@ -43,9 +40,11 @@ def recover(folder: Path) -> Finished:
     return finished
 
 
-def _write(folder: Path, contents: journal.Contents, missing: tuple[str, ...], remarks: dict[str, Any]) -> Finished:
+def _write(
+    folder: Path, contents: journal.Contents, missing: tuple[str, ...], remarks: Mapping[str, Any]
+) -> Finished:
     if missing:
-        remarks["missing_files"] = missing
+        remarks = {**remarks, "missing_files": missing}
     if contents.header["level"] == "debug":
         write_whole(folder / DEBUG, _dump_chunks(contents, remarks))
     else:
@@ -56,7 +55,7 @@ def _write(folder: Path, contents: journal.Contents, missing: tuple[str, ...], r
 
 
 def missing_files(folder: Path, contents: journal.Contents) -> tuple[str, ...]:
-    """The tensor files that records name and that are not there: they waited in the queue when the process died."""
+    """The tensor files that records name and that are not there: they waited in the queue, or were lost."""
     files = folder / TENSOR_FOLDER
     there = {path.name for path in files.iterdir()} if files.is_dir() else set()
     texts = (contents.fields(entry) for entry in contents.records.values())
@@ -71,31 +70,32 @@ def _parsed(text: bytes, folder: Path) -> Any:
         raise RecordingError(f"{folder / JOURNAL} holds a record that is not JSON: {error}.") from None
 
 
-def _dump_chunks(contents: journal.Contents, remarks: dict[str, Any]) -> Iterator[bytes]:
-    head = "".join(f"\n {quote(key)}: {json.dumps(value)}," for key, value in {**contents.header, **remarks}.items())
-    yield f'{{{head}\n "data": {{'.encode()
-    separator = b"\n  "
+def _dump_chunks(contents: journal.Contents, remarks: Mapping[str, Any]) -> Iterator[bytes]:
+    head = {**contents.header, **remarks}
+    yield b"{" + "".join(f"\n {quote(key)}: {json.dumps(value)}," for key, value in head.items()).encode()
+    yield b'\n "data": {'
+    separator = "\n  "
     for name, entry in contents.records.items():
-        yield b"%b%b: %b" % (separator, name, contents.fields(entry))
-        separator = b",\n  "
+        yield f"{separator}{name}: ".encode() + contents.fields(entry)
+        separator = ",\n  "
     yield b"\n }\n}\n"
 
 
 def _stack_chunks(contents: journal.Contents) -> Iterator[bytes]:
     """Records grouped by equal stacks, numbered in the order of their first record."""
-    groups: dict[bytes, list[bytes]] = {}
+    groups: dict[str, list[str]] = {}
     for name, entry in contents.records.items():
         if entry.stack != journal.NONE:
-            groups.setdefault(contents.stacks.get(entry.stack, b"[]"), []).append(name)
-    separator = b"{"
+            groups.setdefault(contents.stacks.get(entry.stack, "[]"), []).append(name)
+    separator = "{"
     for number, (frames, names) in enumerate(groups.items()):
-        yield b'%b\n "%d": [\n  [%b],\n  %b]' % (separator, number, b", ".join(names), frames)
-        separator = b","
+        yield f'{separator}\n "{number}": [\n  [{", ".join(names)}],\n  {frames}]'.encode()
+        separator = ","
     yield b"\n}\n" if groups else b"{}\n"
 
 
 def _construct_chunks(contents: journal.Contents) -> Iterator[bytes]:
     parents = {name: entry.parent for name, entry in contents.records.items() if entry.parent != journal.NONE}
-    groups = {parent: b"null" for parent in (b'"optimizer"', b'"clip_grad"') if parent in parents.values()}
-    lines = b",\n ".join(b"%b: %b" % pair for pair in {**groups, **parents}.items())
-    yield b"{\n %b\n}\n" % lines if lines else b"{}\n"
+    groups = {parent: "null" for parent in ('"optimizer"', '"clip_grad"') if parent in parents.values()}
+    lines = ",\n ".join(f"{name}: {parent}" for name, parent in {**groups, **parents}.items())
+    yield (f"{{\n {lines}\n}}\n" if lines else "{}\n").encode()

@@ -2,12 +2,12 @@
 
 One line per fact, fields separated by tabs (JSON never holds a raw tab or line feed):
 
-    H <version> <header json> <crc>                                      once, first
-    S <number> <frames json> <crc>                                       a call stack, before the first record that uses it
+    H <version> <header json> <crc>        once, first
+    S <number> <frames json> <crc>         a call stack, before the first record that uses it
     R <name json> <stack number or -> <parent json or -> <fields json> <crc>
 
-The last field is the CRC-32 of the line before it. A line counts only if it is whole and its CRC is right, so what
-a kill, a full disk or a bad sector tore is left out, and nothing else is.
+The last field is the CRC-32 of the line before it. A line counts only if it is whole and its CRC is right, so
+what a kill, a full disk or a bad sector tore is left out, and nothing else is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from msprobe.kernels import checksum
 from msprobe.store.layout import open_new
 
 VERSION = "1"
-NONE = b"-"
+NONE = "-"  # no stack; not listed in construct.json
 
 _COMPUTED = b'"is_recompute":false'
 _RECOMPUTED = b'"is_recompute":true'
@@ -40,9 +40,9 @@ def stack_line(number: int, frames: str) -> bytes:
     return _line(f"S\t{number}\t{frames}")
 
 
-def record_line(name: str, stack: int | None, parent: str | None, fields: str) -> bytes:
-    """`parent` is JSON, or None where construct.json does not list the record."""
-    return _line(f"R\t{name}\t{'-' if stack is None else stack}\t{'-' if parent is None else parent}\t{fields}")
+def record_line(name: str, stack: int | str, parent: str, fields: str) -> bytes:
+    """All but the number of the stack is JSON; stack and parent may be NONE."""
+    return _line(f"R\t{name}\t{stack}\t{parent}\t{fields}")
 
 
 def _line(text: str) -> bytes:
@@ -82,23 +82,23 @@ class Journal:
 
 
 class Entry(NamedTuple):
-    """One record: parts of its line, still as JSON."""
+    """One record: the parts of its line, still as JSON."""
 
-    name: bytes
-    stack: bytes  # the number of its stack, or NONE
-    parent: bytes  # NONE: construct.json does not list it
+    name: str
+    stack: str  # the number of its stack, or NONE
+    parent: str  # or NONE
     fields: tuple[int, int] | bytes  # where its fields lie in the journal, or what they became
 
 
 class Contents:
-    """What a journal says, as places in the mapped file: the memory it takes does not grow with the tensors described."""
+    """What a journal says; the records' fields stay in the mapped file until they are asked for."""
 
     def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
         self._data = data
         self.damaged = 0  # lines that do not count
         self.header: dict[str, Any] = {}
-        self.stacks: dict[bytes, bytes] = {}
-        self.records: dict[bytes, Entry] = {}
+        self.stacks: dict[str, str] = {}
+        self.records: dict[str, Entry] = {}
         for start, end in self._lines():
             self._take(path, start, end)
         if not self.header:
@@ -124,9 +124,11 @@ class Contents:
             return
         kind, *fields = content.split(b"\t")
         if kind == b"R" and len(fields) == 4:
-            self._add(Entry(fields[0], fields[1], fields[2], (start + len(content) - len(fields[3]), start + len(content))))
+            end = start + len(content)
+            name, stack, parent = (field.decode() for field in fields[:3])
+            self._add(Entry(name, stack, parent, (end - len(fields[3]), end)))
         elif kind == b"S" and len(fields) == 2:
-            self.stacks[fields[0]] = fields[1]
+            self.stacks[fields[0].decode()] = fields[1].decode()
         elif kind == b"H" and len(fields) == 2 and fields[0] == VERSION.encode():
             self.header = _header(path, fields[1])
         else:

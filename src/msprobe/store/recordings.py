@@ -27,7 +27,7 @@ from msprobe.store.layout import (
 def read(path: str | os.PathLike[str]) -> list[Recording]:
     """The recordings at a path: of a run, a step, or a rank, or the one of a dump.json or debug.json.
 
-    They come in the order of steps and ranks. A recording whose process died, or still runs, is read from its journal.
+    They come in the order of steps and ranks. One whose process died or still runs is read from its journal.
     """
     where = Path(path)
     try:
@@ -35,19 +35,22 @@ def read(path: str | os.PathLike[str]) -> list[Recording]:
             return [_read_file(where)]
         found = [_read_folder(folder) for folder in recording_folders(where)]
     except OSError as error:
-        raise RecordingError(f"{error.filename or where} cannot be read: {error.strerror or error}.") from error
+        reason = error.strerror or error
+        raise RecordingError(f"{error.filename or where} cannot be read: {reason}.") from error
     if not found:
         raise RecordingError(f"{where} holds no recording: {_why_none(where)}.")
     return found
 
 
 def tensor_path(recording: Recording, leaf: Leaf) -> Path | None:
-    """The file with the content of a leaf, None if it was not saved; it may be missing (`recording.missing_files`)."""
+    """The file with the content of a leaf, None if none was to be written; see `recording.missing_files`."""
     name = leaf.data_name
     if name is None:
         return None
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise RecordingError(f"{recording.folder} names the tensor file {name!r}, which is not a plain file name.")
+        raise RecordingError(
+            f"{recording.folder} names the tensor file {name!r}, which is no plain file name."
+        )
     return Path(recording.folder) / TENSOR_FOLDER / name
 
 
@@ -64,22 +67,21 @@ def _read_folder(folder: Path) -> Recording:
 
 
 def _read_journal(folder: Path) -> Recording:
+    where = str(folder / JOURNAL)
     with journal.opened(folder / JOURNAL) as contents:
-        where = str(folder / JOURNAL)
-        data = {}
-        stacks: dict[str, Stack] = {}
+        data: dict[str, Any] = {}
         parents: dict[str, Any] = {}
+        groups: dict[str, Any] = {}
         for entry in contents.records.values():
-            name = _json(entry.name, where)
+            name = str(_json(entry.name, where))
             data[name] = _json(contents.fields(entry), where)
-            if entry.stack in contents.stacks:
-                frames = _json(contents.stacks[entry.stack], where)
-                stacks[name] = Stack(int(entry.stack), tuple(frames))
             if entry.parent != journal.NONE:
                 parents[name] = _json(entry.parent, where)
-        missing = missing_files(folder, contents)
-        records = _records(data, stacks, parents, where, is_debug=contents.header["level"] == "debug")
-        return _recording(contents.header, records, folder, missing, finished=False)
+            frames = contents.stacks.get(entry.stack)
+            if frames is not None:
+                groups.setdefault(entry.stack, [[], _json(frames, where)])[0].append(name)
+        records = _records(contents.header, data, _stacks(groups, where), parents, where)
+        return _recording(contents.header, records, folder, missing_files(folder, contents), finished=False)
 
 
 def _read_file(path: Path) -> Recording:
@@ -88,7 +90,7 @@ def _read_file(path: Path) -> Recording:
         raise RecordingError(f"{path} is not a recording: it has no 'data' object.")
     folder = path.parent
     stacks = _stacks(_beside(folder / STACK), str(folder / STACK))
-    records = _records(whole["data"], stacks, _beside(folder / CONSTRUCT), str(path), is_debug=path.name == DEBUG)
+    records = _records(whole, whole["data"], stacks, _beside(folder / CONSTRUCT), str(path))
     missing = whole.get("missing_files") or ()
     if not isinstance(missing, (list, tuple)) or not all(isinstance(name, str) for name in missing):
         raise RecordingError(f"{path} has a list of missing files that is none; the file is damaged.")
@@ -112,9 +114,10 @@ def _recording(
 
 
 def _records(
-    data: dict[str, Any], stacks: dict[str, Stack], parents: dict[str, Any], where: str, *, is_debug: bool
+    head: dict[str, Any], data: dict[str, Any], stacks: dict[str, Stack], parents: dict[str, Any], where: str
 ) -> dict[str, Record]:
     found = {}
+    is_debug = head.get("level") == "debug"
     for name, fields in data.items():
         record = decode_record(name, fields, f"{where}, {name}", is_variable=is_debug)
         parent = parents.get(name)
@@ -139,7 +142,7 @@ def _beside(path: Path) -> dict[str, Any]:
 
 
 def _stacks(whole: dict[str, Any], where: str) -> dict[str, Stack]:
-    """The stack of each record: in groups `[names, frames]`, or in release 1.2.2 the frames under each name."""
+    """The stack of each record: in groups `[names, frames]`, or, by release 1.2.2, under each name."""
     found = {}
     for number, (key, item) in enumerate(whole.items()):
         grouped = isinstance(item, list) and len(item) == 2 and all(isinstance(part, list) for part in item)
@@ -150,7 +153,7 @@ def _stacks(whole: dict[str, Any], where: str) -> dict[str, Stack]:
     return found
 
 
-def _json(text: bytes, where: str) -> Any:
+def _json(text: bytes | str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -2,113 +2,136 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import time
-import traceback
+from collections.abc import Callable, Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 from typing import Any
 
-from msprobe.log import logger
-from msprobe.record import Header, Record, Stack
+from msprobe.record import Header, Record
 from msprobe.store import journal
 from msprobe.store.dump_json import Encoder
 from msprobe.store.finish import finish
-from msprobe.store.layout import ERRORS, JOURNAL, TENSOR_FOLDER, make_folder, open_new
+from msprobe.store.layout import JOURNAL, TENSOR_FOLDER, make_folder
 from msprobe.store.tensors import TensorWriter
+from msprobe.store.troubles import Told, Troubles
 
 
 class Writer:
-    """Appends records as they happen. Whatever the disk does, no method raises: training goes on."""
+    """Appends records as they happen. Whatever the disk does, no method raises: training goes on.
 
-    def __init__(self, folder: Path, header: Header, *, suffix: str, with_tensors: bool) -> None:
+    In a forked child it does nothing: the recording belongs to the process that began it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        *,
+        suffix: str,
+        with_tensors: bool,
+        make: Callable[[Path], Path] = make_folder,
+        told: Told | None = None,
+    ) -> None:
         self.folder = folder
         self.records = 0
-        self._header = header
-        self._encoder = Encoder()
-        self._stacks: set[int] = set()
-        self._told: set[str] = set()
-        self._journal: journal.Journal | None = None
+        self.lost = 0  # records that the disk did not take
         self.tensors: TensorWriter | None = None
-        try:
-            make_folder(folder)
-            tensor_folder = folder / TENSOR_FOLDER
-            self._journal = journal.Journal(folder / JOURNAL, self._header_json(with_tensors))
+        self._troubles = Troubles(told or Told())
+        self._encoder = Encoder()
+        self._stacks: dict[tuple[str, ...], int] = {}
+        self._stack_count = 0
+        self._journal: journal.Journal | None = None
+        self._process = os.getpid()
+        self._published: object = None  # what publish() saw when it last wrote the files
+        with self._trying("begin the recording"):
+            make(folder)
+            self._troubles.folder = folder
+            self._journal = journal.Journal(folder / JOURNAL, _header_json(header, folder, with_tensors))
             if with_tensors:
-                make_folder(tensor_folder)
-                self.tensors = TensorWriter(tensor_folder, suffix=suffix, on_error=self.tell)
-        except OSError as error:
-            self.tell("open the recording", error)
-
-    def _header_json(self, with_tensors: bool) -> str:
-        fields = {**self._header._asdict(), "dump_data_dir": None}
-        if with_tensors:
-            fields["dump_data_dir"] = str(self.folder / TENSOR_FOLDER)
-        return json.dumps(fields)
+                make_folder(folder / TENSOR_FOLDER)
+                self.tensors = TensorWriter(folder / TENSOR_FOLDER, suffix=suffix, on_error=self.tell)
 
     def append(self, record: Record) -> None:
         """Note a finished call for good."""
+        if self._journal is None or os.getpid() != self._process:
+            return
         try:
-            if self._journal is None:
-                return
-            line = self._stack_line(record.stack) + journal.record_line(
-                quote(str(record.name)),
-                record.stack.number if record.stack else None,
-                ("null" if record.parent is None else quote(record.parent)) if record.has_parent else journal.NONE,
-                self._encoder.tree(record.fields),
-            )
-            self._journal.append(line)
-            self.records += 1
-        except OSError as error:
+            self._journal.append(self._lines(record))
+        except Exception as error:  # noqa: BLE001 - recording must never stop training
+            self.lost += 1
+            self._stacks.clear()  # the stack of this record may be lost too: write each anew
             self.tell("write the journal", error)
+        else:
+            self.records += 1
 
-    def _stack_line(self, stack: Stack | None) -> str:
-        if stack is None or stack.number in self._stacks:
-            return ""
-        self._stacks.add(stack.number)
-        return journal.stack_line(stack.number, json.dumps(stack.frames))
+    def _lines(self, record: Record) -> bytes:
+        """The record, after its stack where that is new."""
+        parent = "null" if record.parent is None else quote(record.parent)
+        lines = b""
+        number: int | str = journal.NONE
+        if record.stack is not None:
+            known = self._stacks.get(record.stack.frames)
+            number = self._stack_count if known is None else known
+            if known is None:
+                lines = journal.stack_line(number, json.dumps(record.stack.frames))
+                self._stacks[record.stack.frames] = number
+                self._stack_count += 1
+        return lines + journal.record_line(
+            quote(str(record.name)),
+            number,
+            parent if record.has_parent else journal.NONE,
+            self._encoder.tree(record.fields),
+        )
 
-    def publish(self) -> None:
-        """Bring the JSON files up to date; the recording may go on."""
-        try:
-            if self.tensors is not None:
-                self.tensors.drain()
-            finish(self.folder)
-        except OSError as error:
-            self.tell("write the JSON files", error)
+    def publish(self, left_out: Mapping[str, int] | None = None) -> None:
+        """Bring the JSON files up to date; the recording may go on.
+
+        `left_out` counts the calls that were not recorded, by reason.
+        """
+        if self._journal is None or os.getpid() != self._process:
+            return
+        if self.tensors is not None:
+            self.tensors.drain()
+        missing = 0 if self.tensors is None else self.tensors.stats.missing
+        remarks: dict[str, Any] = {"lost_records": self.lost, "left_out": dict(left_out or {})}
+        remarks = {key: value for key, value in remarks.items() if value}
+        if self._published != (self.records, missing, remarks):
+            self._published = None
+            with self._trying("write the JSON files (`msprobe recover` makes them from the journal)"):
+                finish(self.folder, remarks, lost_files=missing > 0)
+                self._published = (self.records, missing, remarks)
         self._encoder.forget()
 
-    def close(self) -> None:
+    def close(self, left_out: Mapping[str, int] | None = None) -> None:
         """Publish, and leave nothing but the finished files."""
+        if self._journal is None or os.getpid() != self._process:
+            return
         if self.tensors is not None:
             self.tensors.close()
-        self.publish()
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-            if not any("JSON" in told for told in self._told):
-                (self.folder / JOURNAL).unlink(missing_ok=True)
+        self.publish(left_out)
+        self._journal.close()
+        self._journal = None
+        if self._published is not None:
+            with self._trying("remove the journal"):
+                (self.folder / JOURNAL).unlink()
+        self._troubles.close()
 
     def tell(self, doing: str, error: BaseException) -> None:
         """One log line for each kind of trouble, and the reason in dump_error_info.log."""
-        key = f"{doing}: {type(error).__name__}"
-        if key in self._told:
-            return
-        self._told.add(key)
-        logger().error("could not %s in %s: %s; training goes on.", doing, self.folder, error)
-        self._note(f"[{time.strftime('%Y-%m-%d %H:%M:%S %z')}] [ERROR] {doing} failed: pid={os.getpid()}\n", error)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        self._troubles.tell(f"could not {doing} in {self.folder}: {reason}; training goes on.", error)
 
-    def _note(self, line: str, error: BaseException) -> None:
-        text = line + "".join(traceback.format_exception(error))
+    @contextlib.contextmanager
+    def _trying(self, doing: str) -> Iterator[None]:
         try:
-            descriptor = open_new(self.folder / ERRORS, os.O_APPEND)
-            try:
-                os.write(descriptor, text.encode("utf-8", "replace"))
-            finally:
-                os.close(descriptor)
-        except OSError:
-            return  # the folder is gone or full: the log line above is all that can be said
+            yield
+        except Exception as error:  # noqa: BLE001 - recording must never stop training
+            self.tell(doing, error)
 
-    def statistics(self) -> dict[str, Any]:
-        return {"records": self.records}
+
+def _header_json(header: Header, folder: Path, with_tensors: bool) -> str:
+    data_folder = str(folder / TENSOR_FOLDER) if with_tensors else None
+    return json.dumps({**header._asdict(), "dump_data_dir": data_folder})

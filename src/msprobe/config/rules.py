@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from msprobe.config_models import ConfigFile, FreeBenchmark, RunUt, Scene, Statistics, Tensor
+from msprobe.config.models import ConfigFile, FreeBenchmark, RunUt, Scene, Statistics, Tensor
 from msprobe.errors import RecordingError
 from msprobe.json_file import KeyPath, Remark
 from msprobe.name import BACKWARD, FORWARD, CallName

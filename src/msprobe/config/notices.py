@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from msprobe.config_models import ConfigFile, FreeBenchmark, RunUt, Scene, Tensor
-from msprobe.config_rules import MINDSPORE, STATIC, api_direction, kernel_apis, remark
+from msprobe.config.models import ConfigFile, FreeBenchmark, RunUt, Scene, Tensor
+from msprobe.config.rules import MINDSPORE, STATIC, api_direction, kernel_apis, remark
 from msprobe.json_file import Json, KeyPath, Remark
 from msprobe.name import FORWARD
 

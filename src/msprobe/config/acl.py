@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from msprobe.config_models import AclConfig
-from msprobe.config_wording import check, nearest, refuse, without
+from msprobe.config.models import AclConfig
+from msprobe.config.wording import check, nearest, refuse, without
 from msprobe.errors import ConfigError
 from msprobe.json_file import JsonObject, Remark, read_object
 

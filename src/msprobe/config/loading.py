@@ -1,6 +1,5 @@
 """config.json -> Config: one frozen value that says what to record, checked for the scene it is used in."""
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,49 +8,23 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from msprobe.config_acl import AclReading, load_acl_config, read_acl_config
-from msprobe.config_models import (
+from msprobe.config.acl import AclReading, read_acl_config
+from msprobe.config.models import (
     DEFAULT_SEED,
     SECTIONS,
-    AclConfig,
     ConfigFile,
-    DataMode,
-    Framework,
-    FreeBenchmark,
     Level,
-    OverflowCheck,
-    RunUt,
     Scene,
     Section,
     Statistics,
     Task,
     Tensor,
 )
-from msprobe.config_notices import idle, ignored
-from msprobe.config_rules import kernel_apis, problems
-from msprobe.config_wording import check, refuse, without
+from msprobe.config.notices import idle, ignored
+from msprobe.config.rules import kernel_apis, problems
+from msprobe.config.wording import check, refuse, without
 from msprobe.errors import ConfigError
 from msprobe.json_file import Json, JsonObject, Remark, read_object
-
-__all__ = [
-    "AclConfig",
-    "Config",
-    "DataMode",
-    "Framework",
-    "FreeBenchmark",
-    "Level",
-    "OverflowCheck",
-    "RunUt",
-    "Scene",
-    "Section",
-    "Statistics",
-    "Task",
-    "Tensor",
-    "json_schema",
-    "load",
-    "load_acl_config",
-    "packaged_config",
-]
 
 
 class Config(BaseModel):
@@ -104,7 +77,7 @@ class _Source(NamedTuple):
 
 def packaged_config() -> Path:
     """The configuration that holds where the user names none."""
-    return Path(__file__).with_name("config.json")
+    return Path(__file__).parents[1] / "config.json"
 
 
 def load(
@@ -201,11 +174,3 @@ def _tidy(node: Any) -> Any:
         return kept
     del kept["anyOf"]
     return {**options[0], **kept}
-
-
-def _print_schema() -> None:
-    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
-
-
-if __name__ == "__main__":
-    _print_schema()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from msprobe.config_models import SECTIONS, ConfigFile
+from msprobe.config.models import SECTIONS, ConfigFile
 from msprobe.errors import ConfigError
 from msprobe.json_file import Json, KeyPath, Remark
 

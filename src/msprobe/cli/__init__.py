@@ -1,0 +1,1 @@
+"""The command line: `msprobe [-f FRAMEWORK] COMMAND ...`, one module per command."""
