@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -88,6 +88,10 @@ class Adapter(Protocol):
 
     def describe_other(self, value: Any) -> Leaf | None:
         """A value only this framework knows: a dtype, a device, a process group."""
+        ...
+
+    def parts_of(self, value: Any) -> Mapping[str, Any] | None:
+        """The parts of a container only this framework knows: its tensors are described, the rest stands."""
         ...
 
     def snapshot(self, tensor: Any) -> Any:

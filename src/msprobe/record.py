@@ -78,6 +78,8 @@ class Recording:
     step: int | None = None
     rank: int | None = None  # None: not distributed
     missing_files: tuple[str, ...] = ()  # tensor files that records name and that were never written
+    lost_records: int = 0  # that the disk did not take
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)  # calls not recorded, by reason
     recovered: bool = False  # its process died; all calls that were finished are here
     finished: bool = True  # False: read from the journal of a process that died or still runs
 

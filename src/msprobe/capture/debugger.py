@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,27 +19,34 @@ from msprobe.config import Config
 from msprobe.errors import UsageError
 from msprobe.log import logger, set_rank
 from msprobe.record import Header
-from msprobe.store.layout import recording_folder, set_aside
+from msprobe.store.run import Run
 from msprobe.store.writer import Writer
+
+_TASKS = ("statistics", "tensor")
 
 
 class Debugger:
     """Follows one training run: opens a recording per step, and listens between start() and stop()."""
 
     def __init__(self, adapter: Adapter, config: Config, stacks: Stacks) -> None:
+        if config.task not in _TASKS:
+            raise UsageError(
+                f"task {config.task} cannot be recorded by this release; use one of {', '.join(_TASKS)}."
+            )
         self.config = config
         self._adapter = adapter
         self._stacks = stacks
         self._step = 0
-        self._run = Path(config.dump_path)
+        self._run = Run(Path(config.dump_path).absolute())  # the program may change its folder
         self._pid = os.getpid()
         self._undo: list[Undo] = []
         self._recorder: Recorder | None = None
         self._variables: VariableRecorder | None = None
         self._writer: Writer | None = None
-        self._opened = False  # this run has written something
         self._told: set[str] = set()
         atexit.register(self.close)
+        forsake = weakref.WeakMethod(self._forsake)
+        os.register_at_fork(after_in_child=lambda: (method := forsake()) and method())
 
     @property
     def step_number(self) -> int:
@@ -50,32 +58,31 @@ class Debugger:
         """Record from here on."""
         if self.config.level in ("L0", "mix") and model is None:
             raise UsageError(
-                f"level {self.config.level} records modules, so start() needs the model: call start(model=your_model)."
+                f"level {self.config.level} records modules, so start() needs the model: "
+                "call start(model=your_model)."
             )
         tokens = _checked_range(token_range, model)
-        if not self.is_wanted() or self._undo:
+        if not self.is_wanted():
             return
-        if self.config.level == "debug":
-            self._tell_once("level debug records what save() is given; start() and stop() have no effect.")
-            return
-        recorder = self._recorder = self._recorder or self._open_recorder()
-        if self.config.level in ("L0", "mix"):
-            self._undo.append(self._adapter.watch(model, recorder))
-        if self.config.level in ("L1", "mix"):
-            self._undo.append(self._adapter.intercept(recorder.around, recorder))
-        if tokens is None:
-            recorder.listening = True
+        if self._undo:
+            self.tell_once("start() was called again before stop(); recording goes on as it was begun.")
+        elif self.config.level == "debug":
+            self.tell_once("level debug records what save() is given; start() and stop() have no effect.")
         else:
-            self._listen_to_tokens(recorder, model, tokens)
+            self._listen(model, tokens)
 
     def stop(self) -> None:
         """Record no further call; gradients of the calls so far are taken until step()."""
         if self._pid != os.getpid():
             return
         self._silence()
-        if self._recorder is not None and self._writer is not None:
-            self._recorder.pause()
-            self._writer.publish()
+        if self._recorder is not None:
+            with self._recorder.guarded("fetch the last statistics"):
+                self._recorder.pause()
+        if self._variables is not None:
+            self._variables.pause()
+        if self._writer is not None:
+            self._writer.publish(self._left_out())
 
     def step(self) -> None:
         """The step is over: finish its recording and count on."""
@@ -84,71 +91,105 @@ class Debugger:
         self._finish()
         self._step += 1
         if self.config.step and self._step == max(self.config.step) + 1:
-            self._tell_once(f"all steps of the configuration are recorded in {self._run}.")
+            self.tell_once(f"all steps of the configuration are recorded in {self._run.path}.")
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         """Record one variable, and its gradient, under a name (level debug)."""
-        if self.config.level != "debug" or not self.is_wanted():
-            return
-        if self._variables is None:
-            self._variables = VariableRecorder(self._adapter, self._open_writer(), self._plan())
-        self._variables.save(variable, name, save_backward)
+        if self.config.level != "debug":
+            self.tell_once(f"save() has no effect at level {self.config.level}; it records at level debug.")
+        elif self.is_wanted():
+            if self._variables is None:
+                self._variables = VariableRecorder(self._adapter, self._open_writer(), self._plan())
+            self._variables.save(variable, name, save_backward)
 
     def set_init_step(self, step: int) -> None:
         """Count steps from here; call it before the training loop."""
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise UsageError(f"set_init_step takes a whole number from 0 on, not {step!r}.")
+        if self._writer is not None:
+            raise UsageError(
+                f"set_init_step({step}) came while step {self._step} is recorded; call it before start(), or "
+                "after step()."
+            )
         self._step = step
 
     def close(self) -> None:
         """Leave everything as it was found, and the recording complete."""
+        atexit.unregister(self.close)
         if self._pid == os.getpid():
             self._finish()
+            self._run.close()
 
     # --- how it is done ---
 
     def is_wanted(self) -> bool:
         """Whether this process records this step; each "no" is told once."""
         if self._pid != os.getpid():
+            self.tell_once(
+                "the debugger was made in the process that this one was forked from; nothing is recorded "
+                "here unless this process makes a debugger of its own."
+            )
             return False
         if self.config.step and self._step not in self.config.step:
             return False
         rank = self._adapter.rank()
         if self.config.rank and (0 if rank is None else rank) not in self.config.rank:
-            self._tell_once(
+            self.tell_once(
                 f"the configuration records rank {list(self.config.rank)} and this process is "
                 f"{'rank 0 (not distributed)' if rank is None else f'rank {rank}'}: nothing is recorded here."
             )
             return False
         return True
 
+    def _listen(self, model: Any, tokens: tuple[int, int] | None) -> None:
+        recorder = self._recorder = self._recorder or self._open_recorder()
+        try:
+            if self.config.level in ("L0", "mix"):
+                self._undo.append(self._adapter.watch(model, recorder))
+            if self.config.level in ("L1", "mix"):
+                self._undo.append(self._adapter.intercept(recorder.around, recorder))
+            if tokens is None:
+                recorder.listening = True
+            else:
+                self._listen_to_tokens(recorder, model, tokens)
+        except BaseException:
+            self._silence()
+            raise
+
+    def _listen_to_tokens(self, recorder: Recorder, model: Any, tokens: tuple[int, int]) -> None:
+        calls = Counter[str]()
+
+        def before() -> None:
+            recorder.listening = tokens[0] <= calls["model"] <= tokens[1]
+
+        def after() -> None:
+            calls["model"] += 1
+            recorder.listening = False
+
+        self._undo.append(self._adapter.on_model_call(model, before, after))
+
     def _open_recorder(self) -> Recorder:
         section = self.config.section
         scope = Scope(
-            getattr(section, "scope", ()), getattr(section, "list", ()), getattr(section, "data_mode", ("all",))
+            getattr(section, "scope", ()),
+            getattr(section, "list", ()),
+            getattr(section, "data_mode", ("all",)),
+            inner=self.config.level == "mix",
         )
         return Recorder(self._adapter, self._open_writer(), scope, self._stacks, self._plan())
 
     def _open_writer(self) -> Writer:
         rank = self._adapter.rank()
         set_rank(rank)
-        if not self._opened:
-            self._opened = True
-            self._set_old_run_aside(rank)
-        header = Header(self.config.task, self.config.level, self._adapter.framework)
-        folder = recording_folder(self._run, self._step, rank)
-        with_tensors = self.config.task == "tensor" or bool(getattr(self.config.section, "tensor_list", ()))
-        self._writer = Writer(folder, header, suffix=self._adapter.file_suffix, with_tensors=with_tensors)
+        self._writer = self._run.record(
+            self._step,
+            rank,
+            Header(self.config.task, self.config.level, self._adapter.framework),
+            suffix=self._adapter.file_suffix,
+            with_tensors=self.config.task == "tensor"
+            or bool(getattr(self.config.section, "tensor_list", ())),
+        )
         return self._writer
-
-    def _set_old_run_aside(self, rank: int | None) -> None:
-        try:
-            place = set_aside(self._run, rank)
-        except OSError as error:
-            logger().error("an older recording in %s cannot be moved aside: %s.", self._run, error)
-            return
-        if place is not None:
-            logger().warning("%s held an older recording; it is now in %s.", self._run, place)
 
     def _plan(self) -> Plan:
         section = self.config.section
@@ -163,40 +204,46 @@ class Debugger:
             with_parents=self.config.level in ("L0", "mix"),
         )
 
-    def _listen_to_tokens(self, recorder: Recorder, model: Any, tokens: tuple[int, int]) -> None:
-        calls = Counter[str]()
-
-        def before() -> None:
-            recorder.listening = tokens[0] <= calls["model"] <= tokens[1]
-
-        def after() -> None:
-            calls["model"] += 1
-            recorder.listening = False
-
-        self._undo.append(self._adapter.on_model_call(model, before, after))
-
     def _silence(self) -> None:
         while self._undo:
             self._undo.pop()()
 
+    def _forsake(self) -> None:
+        """In a forked child, such as a worker of a data loader: the recording stays with the parent."""
+        if self._recorder is not None:
+            self._recorder.listening = False
+        self._silence()
+        self._recorder = self._variables = self._writer = None
+
     def _finish(self) -> None:
         self._silence()
         if self._recorder is not None:
-            self._recorder.close()
+            with self._recorder.guarded("finish the recording"):
+                self._recorder.close()
             self._report(self._recorder.scope)
         if self._variables is not None:
             self._variables.close()
         if self._writer is not None:
-            self._writer.close()
+            self._writer.close(self._left_out())
         self._recorder = self._variables = self._writer = None
 
-    def _report(self, scope: Scope) -> None:
-        for sentence in scope.never_met():
-            logger().warning("step %d: %s", self._step, sentence)
-        for reason, count in scope.left_out.items():
-            logger().debug("step %d: %d calls not recorded: %s.", self._step, count, reason)
+    def _left_out(self) -> dict[str, int]:
+        return dict(self._recorder.scope.left_out) if self._recorder is not None else {}
 
-    def _tell_once(self, sentence: str) -> None:
+    def _report(self, scope: Scope) -> None:
+        """Say what of the configuration was never met, and why nothing was recorded if nothing was."""
+        for name, key in scope.never_met().items():
+            if name not in self._told:
+                self._told.add(name)
+                near = scope.nearest(name)
+                hint = f"; the nearest that was made is {near}" if near else ""
+                logger().warning("%s names %s, but step %d made no such call%s.", key, name, self._step, hint)
+        if self._writer is not None and not self._writer.records and not self._writer.lost:
+            reasons = [f"{count} calls were {reason}" for reason, count in scope.left_out.items()]
+            why = "; ".join(reasons) or "no call was made between start() and stop()"
+            logger().warning("step %d: nothing was recorded: %s.", self._step, why)
+
+    def tell_once(self, sentence: str) -> None:
         if sentence not in self._told:
             self._told.add(sentence)
             logger().info("%s", sentence)
@@ -214,5 +261,7 @@ def _checked_range(token_range: Any, model: Any) -> tuple[int, int] | None:
     if not good:
         raise UsageError(f"token_range is {token_range!r}; it must be [first, last] with 0 <= first <= last.")
     if model is None:
-        raise UsageError("token_range counts the calls of a model, so start() needs it: start(model=..., token_range=...).")
+        raise UsageError(
+            "token_range counts the calls of a model, so start() needs it: start(model=..., token_range=...)."
+        )
     return token_range[0], token_range[1]

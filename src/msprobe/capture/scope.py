@@ -1,18 +1,20 @@
-"""Which calls, steps, ranks and sides are recorded; every "no" has a reason a user can read."""
+"""Which calls and which sides of them are recorded; every "no" has a reason a user can read."""
 
 from __future__ import annotations
 
 import difflib
+import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from msprobe.name import BACKWARD, FORWARD, CallName
+from msprobe.errors import RecordingError
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 
 OUTSIDE_INTERVAL = "outside the scope"
 NOT_LISTED = "not in the list"
 OTHER_DIRECTION = "its direction is left out by data_mode"
 
-_REMEMBERED = 5_000  # names kept to suggest the nearest one to a misspelt scope
+_REMEMBERED = 2_000  # names kept to suggest the nearest one to a misspelt scope
 
 
 class Sides:
@@ -29,85 +31,161 @@ class Sides:
         self.output = whole or not sides or "output" in sides
 
     def wants(self, name: CallName) -> bool:
-        if name.direction == FORWARD:
-            return self.forward
-        return self.backward
+        return self.forward if name.direction == FORWARD else self.backward
+
+
+class _Thread(threading.local):
+    """The modules under way in a thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.modules: list[CallName] = []
 
 
 class Scope:
-    """The filter of one recording: `enter` and `leave` follow the calls as they run."""
+    """The filter of one recording: `enter` and `leave` follow the calls as they run.
 
-    def __init__(self, interval: Sequence[str] = (), patterns: Sequence[str] = (), data_mode: Sequence[str] = ("all",)):
+    interval  two names: what runs from the first to the last is recorded, both included
+    patterns  parts of names: only calls whose name holds one are recorded, and with `inner` (level mix)
+              whatever runs inside a module whose name holds one
+    """
+
+    def __init__(
+        self,
+        interval: Sequence[str] = (),
+        patterns: Sequence[str] = (),
+        data_mode: Sequence[str] = ("all",),
+        *,
+        inner: bool = False,
+    ) -> None:
         self.sides = Sides(data_mode)
         self.left_out: Counter[str] = Counter()
-        self._first, self._last = (interval[0], interval[-1]) if interval else ("", "")
-        self._patterns = tuple(patterns)
-        self._open = not interval
-        self._met: set[str] = set()
-        self._others: set[str] = set()
-        self._listed_modules: list[str] = []
+        self._interval = _Interval(interval[0], interval[-1]) if interval else None
+        self._patterns = _Patterns(patterns, inner) if patterns else None
+        self._thread = _Thread()
+        self._made: set[str] = set()
 
     def enter(self, name: CallName, listed: bool = False) -> bool:
         """A call begins: is it recorded? `listed`: it belongs to a call that the list names already."""
-        if not (self._first or self._patterns):
+        interval, patterns = self._interval, self._patterns
+        if interval is None and patterns is None:
             return self._allow(name)
         text = str(name)
-        if self._first:
-            self._watch(text)
-            if text == self._first:
-                self._open = True
-            if not self._open:
-                return self._refuse(OUTSIDE_INTERVAL)
-        if self._patterns and not listed and not self._listed(name, text):
-            return self._refuse(NOT_LISTED)
-        return self._allow(name)
+        if len(self._made) < _REMEMBERED:
+            self._made.add(text)
+        around = self._thread.modules
+        if name.is_module and name.direction == FORWARD:
+            around.append(name)
+        inside = interval is None or interval.enter(name, text, around)
+        named = patterns is None or patterns.enter(name, text, around, listed)
+        if not inside:
+            return self._refuse(OUTSIDE_INTERVAL)
+        return self._allow(name) if named else self._refuse(NOT_LISTED)
 
     def expects_backward(self, name: CallName) -> bool:
-        """Whether the list and data_mode want the backward of a forward call; an interval decides when it runs."""
+        """After enter() of a call: may its backward be recorded? An interval decides when that runs."""
         if not self.sides.backward:
             return False
-        if not self._patterns:
-            return True
-        text = str(name.facing(BACKWARD))
-        return bool(self._listed_modules) or any(pattern in text for pattern in self._patterns)
+        if self._interval is not None and self._interval.is_over:
+            return False
+        return self._patterns is None or self._patterns.hold(name.facing(BACKWARD), self._thread.modules)
 
     def leave(self, name: CallName) -> None:
         """The call ended; the interval ends with its last call, output included."""
-        text = str(name)
-        if self._first and text == self._last:
-            self._open = False
-        if text in self._listed_modules:
-            self._listed_modules.remove(text)
+        if self._interval is not None:
+            self._interval.leave(str(name))
+        modules = self._thread.modules
+        if name in modules:
+            del modules[modules.index(name) :]
 
-    def never_met(self) -> list[str]:
-        """A sentence for each name of the interval that no call had."""
-        names = [name for name in dict.fromkeys((self._first, self._last)) if name and name not in self._met]
-        sentences = []
-        for name in names:
-            near = difflib.get_close_matches(name, self._others, n=1, cutoff=0.0)
-            hint = f"; the nearest that was made is {near[0]}" if near else ""
-            sentences.append(f"scope names {name}, but no such call was made{hint}.")
-        return sentences
+    def never_met(self) -> dict[str, str]:
+        """The names of the configuration that no call had, each with the key that holds it."""
+        ends = self._interval.unmet if self._interval is not None else []
+        parts = self._patterns.unmet if self._patterns is not None else []
+        return dict.fromkeys(parts, "list") | dict.fromkeys(ends, "scope")
 
-    def _watch(self, text: str) -> None:
-        if text in (self._first, self._last):
-            self._met.add(text)
-        elif len(self._others) < _REMEMBERED:
-            self._others.add(text)
-
-    def _listed(self, name: CallName, text: str) -> bool:
-        """Named by a pattern, or run inside a module that is."""
-        if any(pattern in text for pattern in self._patterns):
-            if name.is_module and name.direction == FORWARD:
-                self._listed_modules.append(text)
-            return True
-        return bool(self._listed_modules) and not name.is_module
+    def nearest(self, name: str) -> str | None:
+        """Of the calls that were made, the name or the API that is most like this."""
+        apis = {CallName.parse(text).api for text in self._made}
+        near = difflib.get_close_matches(name, sorted(self._made | apis), n=1, cutoff=0.0)
+        return near[0] if near else None
 
     def _allow(self, name: CallName) -> bool:
-        if not self.sides.wants(name):
-            return self._refuse(OTHER_DIRECTION)
-        return True
+        return True if self.sides.wants(name) else self._refuse(OTHER_DIRECTION)
 
     def _refuse(self, reason: str) -> bool:
         self.left_out[reason] += 1
         return False
+
+
+class _Interval:
+    """From the beginning of one call to the end of another."""
+
+    def __init__(self, first: str, last: str) -> None:
+        self._ends = (first, last)
+        self._met: set[str] = set()
+        self._open = False
+        # The backward of a module begins with that of a call inside it; its parameters' gradients follow it.
+        self._opening = {first}
+        self._opener = _module_of_backward(first)
+        self._following: set[str] = set()
+
+    @property
+    def unmet(self) -> list[str]:
+        return [name for name in self._ends if name not in self._met]
+
+    @property
+    def is_over(self) -> bool:
+        return not self._open and self._ends[1] in self._met
+
+    def enter(self, name: CallName, text: str, around: Sequence[CallName]) -> bool:
+        if text in self._ends:
+            self._met.add(text)
+        if self._opener is not None and name.direction == FORWARD and self._opener in around:
+            self._opening.add(str(name.facing(BACKWARD)))
+        if text in self._opening:
+            self._open = True
+        if self._open and name.is_module and name.direction == BACKWARD:
+            self._following.add(str(name.facing(PARAMETERS_GRAD)))
+        return self._open or text in self._following
+
+    def leave(self, text: str) -> None:
+        if text == self._ends[1]:
+            self._open = False
+
+
+def _module_of_backward(text: str) -> CallName | None:
+    """The forward call of the module whose backward this names, if it names one."""
+    try:
+        name = CallName.parse(text)
+    except RecordingError:
+        return None
+    return name.facing(FORWARD) if name.is_module and name.direction == BACKWARD else None
+
+
+class _Patterns:
+    """Parts of names; a module that holds one brings what runs inside it, in the direction that is named."""
+
+    def __init__(self, patterns: Sequence[str], inner: bool) -> None:
+        self.unmet = list(dict.fromkeys(patterns))
+        self._patterns = tuple(patterns)
+        self._inner = inner
+        self._brought: set[str] = set()  # by name: checkpointed calls run again, outside their module
+
+    def enter(self, name: CallName, text: str, around: Sequence[CallName], listed: bool) -> bool:
+        if self.unmet:
+            self.unmet = [pattern for pattern in self.unmet if pattern not in text]
+        return listed or self.hold(name, around)
+
+    def hold(self, name: CallName, around: Sequence[CallName]) -> bool:
+        text = str(name)
+        found = self._named(text) or text in self._brought
+        if not found and self._inner and name.direction != PARAMETERS_GRAD:
+            found = any(self._named(str(module.facing(name.direction))) for module in around)
+        if found and self._inner:
+            self._brought.add(text)
+            if name.is_module and name.direction == BACKWARD:
+                self._brought.add(str(name.facing(PARAMETERS_GRAD)))
+        return found
+
+    def _named(self, text: str) -> bool:
+        return any(pattern in text for pattern in self._patterns)

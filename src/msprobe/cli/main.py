@@ -11,8 +11,8 @@ from msprobe import __version__
 from msprobe.cli import recover, show
 from msprobe.errors import MsprobeError
 
-# A command is a module with SUMMARY, add_arguments(parser) and run(arguments) -> exit code. It imports what is
-# heavy inside run(), so that --help and --version answer at once.
+# A command is a module with SUMMARY, add_arguments(parser) and run(arguments) -> exit code. What is heavy it
+# imports inside run(), so that --help and --version answer at once.
 COMMANDS = {"show": show, "recover": recover}
 FRAMEWORKS = ("pytorch", "mindspore")
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-    except Exception as error:  # noqa: BLE001 - the one place where any error becomes a sentence
+    except Exception as error:  # the one place where any error becomes a sentence
         if os.environ.get(_TRACEBACK):
             raise
         print(f"msprobe: {_sentence(error)}", file=sys.stderr)
@@ -69,7 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"msprobe {__version__}")
     parser.add_argument(
-        "-f", "--framework", choices=FRAMEWORKS, help="the framework of the recordings; found out if not given"
+        "-f",
+        "--framework",
+        choices=FRAMEWORKS,
+        help="the framework of the recordings; found out if not given",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():

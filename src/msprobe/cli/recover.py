@@ -1,8 +1,8 @@
 """After a crash or a kill: finish the recordings whose process died, with every call it had finished.
 
-Whatever was on disk stays; recovering twice is harmless. A recording that a living process still writes is left
-alone. The recovered dump.json says so under "recovered", and lists under "missing_files" the tensor files that
-were still waiting to be written.
+Whatever was on disk stays; recovering twice is harmless. A recording that a living process still writes is
+left alone. The recovered dump.json says so under "recovered", and lists under "missing_files" the tensor files
+that were still waiting to be written.
 
 example:
   msprobe recover ./recording
@@ -23,7 +23,9 @@ SUMMARY = "finish the recordings of processes that died"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", type=Path, help="a run's folder (dump_path), or one step or rank of it")
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, help="a run's folder (dump_path), or one step or rank of it"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

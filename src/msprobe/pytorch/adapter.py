@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from msprobe.adapter import Around, GradientSink, ModuleWatch, Region, Undo, Want
 from msprobe.pytorch import apis, autograd, describe, modules
 from msprobe.pytorch.checkpoint import watch_checkpoints
-from msprobe.pytorch.distributed import Completions
+from msprobe.pytorch.distributed import Transfers, parts_of_p2p
+from msprobe.pytorch.exchange import exchange
 from msprobe.pytorch.intercept import Interception, replace_places
 from msprobe.record import Leaf
+from msprobe.store.tensor_file import TensorData
 
 
 def _file_of(function: Any) -> str:
@@ -32,33 +37,46 @@ class TorchAdapter:
     module_prefix = "Module"
     file_suffix = ".pt"
     hidden_files = (_file_of(torch.overrides.handle_torch_function),)
-    frame_groups = {
-        _file_of(torch.optim.Optimizer.zero_grad): "optimizer",
-        _file_of(torch.nn.utils.clip_grad_norm_): "clip_grad",
-    }
+    frame_groups = MappingProxyType(
+        {
+            _file_of(torch.optim.Optimizer.zero_grad): "optimizer",
+            _file_of(torch.nn.utils.clip_grad_norm_): "clip_grad",
+        }
+    )
 
     def __init__(self) -> None:
         self._described = describe.Described()
         self._escaped: set[int] = set()  # storages whose content may change without torch noticing
-        self._custom: dict[tuple[int, str], apis.Place] = {}
-        self._completions = Completions()
+        self._transfers = Transfers(self._note_escape)
+        self._custom = _CustomApis()
         self.is_tensor = torch.is_tensor
-        self.snapshot = describe.snapshot
         self.describe_other = describe.describe_other
         self.begin_backward = autograd.Begun
         self.parameters = modules.parameters
         self.on_model_call = modules.on_model_call
-        self.watch = modules.watch_modules
-        self.on_completion = self._completions.expect
+        self.on_completion = self._transfers.expect
+        self.register = self._custom.register
+        self.forget = self._custom.forget
 
     def describe(self, tensor: Tensor, want: Want) -> Leaf:
-        return self._described.leaf(tensor, want)
+        leaf = self._described.leaf(tensor, want)
+        if self._transfers.is_under_way:
+            return leaf._replace(stats=None, checksum=None, sketch=None)
+        return leaf
 
     def pending(self) -> int:
         return len(self._described)
 
     def settle(self) -> None:
         self._described.settle()
+
+    def parts_of(self, value: Any) -> dict[str, Any] | None:
+        if torch.distributed.is_available() and isinstance(value, torch.distributed.P2POp):
+            return parts_of_p2p(value)
+        return None
+
+    def snapshot(self, tensor: Tensor) -> TensorData | None:
+        return None if self._transfers.is_under_way else describe.snapshot(tensor)
 
     def version_of(self, tensor: Tensor) -> Hashable | None:
         """torch counts in-place changes; it cannot where memory was handed out or in inference mode."""
@@ -75,7 +93,7 @@ class TorchAdapter:
     def on_gradient(self, tensor: Tensor, callback: Callable[[Any], None]) -> Undo | None:
         if not tensor.requires_grad:
             return None
-        handle = tensor.register_hook(lambda gradient: callback(gradient))
+        handle: RemovableHandle = tensor.register_hook(callback)  # type: ignore[no-untyped-call]  # torch's
         return handle.remove
 
     def is_control_flow(self, error: BaseException) -> bool:
@@ -85,29 +103,32 @@ class TorchAdapter:
         self._escaped.clear()
         known = apis.load()
         mode = Interception(known, around, self._note_escape)
-        undo = [
-            replace_places([*known.replaced, *self._custom.values()], around),
-            self._completions.install(),
+        return _undoing(
+            replace_places(known.replaced, around),
+            self._transfers.follow_writes(),
+            self._transfers.follow_works(),
             watch_checkpoints(region, mode.visible),
             mode.install(),
-        ]
+            self._custom.install(around),
+        )
 
-        def undo_all() -> None:
-            while undo:
-                undo.pop()()
+    def watch(self, models: Any, watch: ModuleWatch) -> Undo:
+        self._escaped.clear()
+        return _undoing(
+            self._transfers.follow_writes(), self._follow_escapes(), modules.watch_modules(models, watch)
+        )
 
-        return undo_all
+    def _follow_escapes(self) -> Undo:
+        """Where no call is intercepted: the doors through which a tensor's memory can be reached unseen."""
+        return _undoing(
+            *(_noticed(name, self._note_escape) for name in _DOORS), _noticed_data(self._note_escape)
+        )
 
     def _note_escape(self, tensor: Any) -> None:
+        if torch._C._is_torch_function_all_disabled():  # our own work, which changes nothing
+            return
         if torch.is_tensor(tensor) and tensor.layout is torch.strided and not tensor.is_meta:
             self._escaped.add(_storage(tensor))
-
-    def register(self, module: Any, name: str, prefix: str | None) -> None:
-        """Record a user's function too (register_custom_api)."""
-        self._custom[id(module), name] = apis.replaceable(module, name, prefix)
-
-    def forget(self, module: Any, name: str) -> None:
-        self._custom.pop((id(module), name), None)
 
     def rank(self) -> int | None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -121,6 +142,103 @@ class TorchAdapter:
             yield
 
 
+class _CustomApis:
+    """Functions of the user's own; one registered or forgotten while calls are intercepted counts at once."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, str], apis.Place] = {}
+        self._around: Around | None = None
+        self._undo: dict[tuple[int, str], Undo] = {}
+
+    def register(self, module: Any, name: str, prefix: str | None) -> None:
+        self.forget(module, name)
+        self._places[id(module), name] = apis.replaceable(module, name, prefix)
+        if self._around is not None:
+            self._install(id(module), name)
+
+    def forget(self, module: Any, name: str) -> None:
+        self._places.pop((id(module), name), None)
+        undo = self._undo.pop((id(module), name), None)
+        if undo is not None:
+            undo()
+
+    def install(self, around: Around) -> Undo:
+        self._around = around
+        for key in self._places:
+            self._install(*key)
+
+        def undo_all() -> None:
+            self._around = None
+            while self._undo:
+                self._undo.popitem()[1]()
+
+        return undo_all
+
+    def _install(self, *key: Any) -> None:
+        if self._around is not None:
+            self._undo[key] = _recorded(self._places[key], self._around)
+
+
+def _recorded(place: apis.Place, around: Around) -> Undo:
+    """A Python function is seen whoever bound its name; any other function where it stands."""
+    holder, name, api = place
+    held = inspect.getattr_static(holder, name)
+    function = getattr(held, "__func__", held)  # of a static or class method
+    if not isinstance(function, FunctionType):
+        return replace_places([place], around)
+    exchanged = exchange(function, lambda *args, **kwargs: around(api, exchanged.original, args, kwargs))
+    return exchanged.undo
+
+
+_DOORS = ("numpy", "data_ptr", "untyped_storage", "storage", "__array__", "__dlpack__", "set_")
+
+
+def _noticed(name: str, note: Callable[[Any], None]) -> Undo:
+    original = getattr(Tensor, name)
+
+    @functools.wraps(original)
+    def method(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        note(tensor)
+        return original(tensor, *args, **kwargs)
+
+    return _set(name, method)
+
+
+def _noticed_data(note: Callable[[Any], None]) -> Undo:
+    original: Any = Tensor.data
+
+    def read(tensor: Tensor) -> Any:
+        note(tensor)
+        return original.__get__(tensor)
+
+    def write(tensor: Tensor, value: Tensor) -> None:
+        original.__set__(tensor, value)
+        note(tensor)
+
+    return _set("data", property(read, write))
+
+
+def _set(name: str, value: Any) -> Undo:
+    """Set an attribute of Tensor; undone, it is Tensor's own again, or inherited as before."""
+    held = vars(Tensor).get(name)
+    setattr(Tensor, name, value)
+    return lambda: delattr(Tensor, name) if held is None else setattr(Tensor, name, held)
+
+
+def _undoing(*undo: Undo) -> Undo:
+    """Undo all, the last first."""
+    left = list(undo)
+
+    def undo_all() -> None:
+        while left:
+            left.pop()()
+
+    return undo_all
+
+
 def _storage(tensor: Tensor) -> int:
     with torch._C.DisableTorchFunction():
-        return tensor.untyped_storage().data_ptr()
+        return _untyped_storage(tensor).data_ptr()
+
+
+_untyped_storage = Tensor.untyped_storage  # as it is while nobody watches the doors

@@ -1,4 +1,4 @@
-"""enable_dataloader: the data loader tells where a training step ends, and training exits after the last one."""
+"""enable_dataloader: each batch of a data loader begins a step, and training exits after the last one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data.dataloader as loading
 
+from msprobe.adapter import Undo
 from msprobe.log import logger
 
 if TYPE_CHECKING:
-    from msprobe.pytorch.debugger import TorchDebugger
+    from msprobe.capture.debugger import Debugger
 
 
 class StepsRecorded(SystemExit):
@@ -19,7 +20,7 @@ class StepsRecorded(SystemExit):
         super().__init__(0)
 
 
-def follow_dataloader(debugger: TorchDebugger) -> None:
+def follow_dataloader(debugger: Debugger) -> Undo:
     """From now on each batch begins a step; after the last configured step the next batch exits training."""
     kind: Any = loading._BaseDataLoaderIter
     original = kind.__next__
@@ -28,6 +29,7 @@ def follow_dataloader(debugger: TorchDebugger) -> None:
     def next_batch(iterator: Any) -> Any:
         nonlocal running
         if running:
+            running = False
             debugger.stop()
             debugger.step()
             if debugger.config.step and debugger.step_number > max(debugger.config.step):
@@ -40,3 +42,8 @@ def follow_dataloader(debugger: TorchDebugger) -> None:
         return batch
 
     kind.__next__ = next_batch
+
+    def undo() -> None:
+        kind.__next__ = original
+
+    return undo

@@ -57,7 +57,9 @@ def remove_dropout() -> Undo:
         if not hasattr(function, _MARK):
             undo.append(_without_dropping(function))
     if undo:
-        logger().info('dropout is switched off (p = 0) so that two runs can be compared; "rm_dropout": false keeps it.')
+        logger().info(
+            'dropout is switched off (p = 0) so that two runs can be compared; "rm_dropout": false keeps it.'
+        )
 
     def undo_all() -> None:
         while undo:

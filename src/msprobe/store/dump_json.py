@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
@@ -18,58 +20,47 @@ _MANY_TEXTS = 10_000
 
 # ---- writing ----
 
-
-def number(value: Any) -> str:
-    """A JSON number, or one of the bare words that every reader of this format takes for it."""
-    if value is None:
-        return "null"
-    if value is True:
-        return "true"
-    if value is False:
-        return "false"
-    text = repr(value)
-    if text in ("nan", "inf", "-inf"):
-        return "NaN" if text == "nan" else "Infinity" if text == "inf" else "-Infinity"
-    return text
+_encode_plain = json.JSONEncoder(separators=(",", ":"), default=str).encode
+_FAST: dict[type, Callable[[Any], str]] = {int: int.__repr__, str: quote}  # the same text, much sooner
 
 
 def encode_leaf(leaf: Leaf) -> str:
     """The JSON of one leaf."""
     if leaf.shape is None:
-        return f'{{"type":{quote(leaf.type)},{_encode_value(leaf)}}}'
+        if leaf.extra is None:
+            encode = _FAST.get(type(leaf.value), _encode_plain)
+            return f'{{"type":{quote(leaf.type)},"value":{encode(leaf.value)}}}'
+        return _encode_plain({"type": leaf.type, **leaf.extra})
     stats = leaf.stats.statistics if isinstance(leaf.stats, Deferred) else leaf.stats
-    parts = [f'{{"type":{quote(leaf.type)},"dtype":{quote(str(leaf.dtype))},"shape":{list(leaf.shape)}']
-    if stats is None:
-        parts.append('"Max":null,"Min":null,"Mean":null,"Norm":null')
-    else:
-        parts.append(
-            f'"Max":{number(stats.max)},"Min":{number(stats.min)},"Mean":{number(stats.mean)},"Norm":{number(stats.norm)}'
-        )
-        if stats.nan:
-            parts.append(f'"Nan_count":{stats.nan}')
-        if stats.inf:
-            parts.append(f'"Inf_count":{stats.inf}')
+    text = _encode_head(leaf.type, str(leaf.dtype), leaf.shape) + _encode_statistics(stats)
     if leaf.requires_grad is not None:
-        parts.append('"requires_grad":true' if leaf.requires_grad else '"requires_grad":false')
+        text += ',"requires_grad":true' if leaf.requires_grad else ',"requires_grad":false'
     if leaf.checksum is not None:
-        parts.append(f'"md5":"{leaf.checksum}"')
+        text += f',"md5":"{leaf.checksum}"'
     if leaf.sketch is not None:
-        parts.append(f'"sketch":"{base64.b64encode(leaf.sketch).decode("ascii")}"')
+        text += f',"sketch":"{base64.b64encode(leaf.sketch).decode("ascii")}"'
     if leaf.data_name is not None:
-        parts.append(f'"data_name":{quote(leaf.data_name)}')
+        text += f',"data_name":{quote(leaf.data_name)}'
     if leaf.extra:
-        parts.extend(f"{quote(key)}:{_encode_plain(value)}" for key, value in leaf.extra.items())
-    return ",".join(parts) + "}"
+        text += f",{_encode_plain(dict(leaf.extra))[1:-1]}"
+    return text + "}"
 
 
-def _encode_value(leaf: Leaf) -> str:
-    if leaf.extra is not None:
-        return ",".join(f"{quote(key)}:{_encode_plain(value)}" for key, value in leaf.extra.items())
-    return f'"value":{_encode_plain(leaf.value)}'
+@functools.lru_cache(maxsize=4096)
+def _encode_head(kind: str, dtype: str, shape: tuple[int, ...]) -> str:
+    return f'{{"type":{quote(kind)},"dtype":{quote(dtype)},"shape":{list(shape)}'
 
 
-def _encode_plain(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), default=str)
+def _encode_statistics(stats: Statistics | None) -> str:
+    if stats is None:
+        return ',"Max":null,"Min":null,"Mean":null,"Norm":null'
+    largest, smallest, mean, norm, nan, inf = stats
+    if type(mean) is float and type(norm) is float and math.isfinite(mean + norm) and not (nan or inf):
+        return f',"Max":{largest!r},"Min":{smallest!r},"Mean":{mean!r},"Norm":{norm!r}'
+    # Every reader of this format takes the bare words NaN, Infinity and -Infinity for numbers.
+    values = {"Max": largest, "Min": smallest, "Mean": mean, "Norm": norm}
+    counts = {key: count for key, count in (("Nan_count", nan), ("Inf_count", inf)) if count}
+    return f",{_encode_plain({**values, **counts})[1:-1]}"
 
 
 class Encoder:
@@ -82,18 +73,17 @@ class Encoder:
         self._texts.clear()
 
     def tree(self, tree: Any) -> str:
-        if tree is None:
-            return "null"
-        if isinstance(tree, Leaf):
+        kind = type(tree)
+        if kind is Leaf:
             return self._leaf(tree)
-        if isinstance(tree, list):
-            return "[" + ",".join([self.tree(item) for item in tree]) + "]"
-        if isinstance(tree, dict):
-            return "{" + ",".join([f"{quote(key)}:{self.tree(item)}" for key, item in tree.items()]) + "}"
-        return _encode_plain(tree)
+        if kind is list:
+            return f"[{','.join([self.tree(item) for item in tree])}]"
+        if kind is dict:
+            return f"{{{','.join([f'{quote(key)}:{self.tree(item)}' for key, item in tree.items()])}}}"
+        return "null" if tree is None else "false" if tree is False else _encode_plain(tree)
 
     def _leaf(self, leaf: Leaf) -> str:
-        if leaf.data_name is not None:  # names this one slot, so it is not met again
+        if leaf.shape is None or leaf.data_name is not None:  # not met again: it is the leaf of one slot
             return encode_leaf(leaf)
         known = self._texts.get(id(leaf))
         if known is None:
@@ -105,8 +95,12 @@ class Encoder:
 
 # ---- reading ----
 
-_STATISTICS = {"Max", "Min", "Mean", "Norm", "Nan_count", "Inf_count"}
-_TENSOR_KEYS = _STATISTICS | {"type", "dtype", "shape", "requires_grad", "md5", "sketch", "data_name"}
+_NUMBERS = frozenset({int, float, bool, type(None)})
+_TEXTS = frozenset({str, type(None)})
+_TENSOR_KEYS = frozenset(
+    {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "Nan_count", "Inf_count"}
+    | {"requires_grad", "md5", "sketch", "data_name"}
+)
 
 
 def decode_record(key: str, data: Any, where: str, *, is_variable: bool = False) -> Record:
@@ -141,44 +135,48 @@ def _decode(data: Any, where: str) -> Tree:
 
 
 def _decode_leaf(data: dict[str, Any], where: str) -> Leaf:
-    shape = data.get("shape")
+    get = data.get
+    shape = get("shape")
     if shape is None:
         extra = {key: item for key, item in data.items() if key not in ("type", "value")}
-        return Leaf(data["type"], data.get("value"), extra=extra or None)
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise _damaged(where, "shape", shape)
-    for key in ("dtype", "md5", "data_name", "sketch"):
-        if not isinstance(data.get(key), (str, type(None))):
-            raise _damaged(where, key, data[key])
-    for key in _STATISTICS:
-        if not isinstance(data.get(key), (int, float, type(None))):
-            raise _damaged(where, key, data[key])
+        return Leaf(data["type"], get("value"), extra=extra or None)
+    stats = Statistics(
+        get("Max"), get("Min"), get("Mean"), get("Norm"), get("Nan_count", 0), get("Inf_count", 0)
+    )
+    if not _NUMBERS.issuperset(map(type, stats)):
+        raise _damaged(where, "statistics", tuple(stats))
+    texts = (get("dtype"), get("md5"), get("data_name"))
+    if not _TEXTS.issuperset(map(type, texts)):
+        raise _damaged(where, "dtype, md5 and data_name", texts)
     return Leaf(
         type=data["type"],
-        dtype=str(data.get("dtype")),
-        shape=tuple(shape),
-        stats=Statistics(
-            data.get("Max"),
-            data.get("Min"),
-            data.get("Mean"),
-            data.get("Norm"),
-            data.get("Nan_count", 0),
-            data.get("Inf_count", 0),
-        ),
-        requires_grad=data.get("requires_grad"),
-        checksum=data.get("md5"),
-        sketch=_decode_sketch(data.get("sketch"), where),
-        data_name=data.get("data_name"),
-        extra={key: data[key] for key in data.keys() - _TENSOR_KEYS} or None,
+        dtype=str(texts[0]),
+        shape=_decode_shape(shape, where),
+        stats=stats,
+        requires_grad=get("requires_grad"),
+        checksum=texts[1],
+        sketch=_decode_sketch(get("sketch"), where),
+        data_name=texts[2],
+        extra=None if data.keys() <= _TENSOR_KEYS else {key: data[key] for key in data.keys() - _TENSOR_KEYS},
     )
 
 
-def _decode_sketch(text: str | None, where: str) -> bytes | None:
+def _decode_shape(shape: Any, where: str) -> tuple[int, ...]:
+    sizes = tuple(shape) if type(shape) is list else None
+    if sizes is None or not (_INTEGERS.issuperset(map(type, sizes)) and min(sizes, default=0) >= 0):
+        raise _damaged(where, "shape", shape)
+    return sizes
+
+
+_INTEGERS = frozenset({int})
+
+
+def _decode_sketch(text: Any, where: str) -> bytes | None:
     if text is None:
         return None
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except (binascii.Error, TypeError, ValueError):
         raise _damaged(where, "sketch", text) from None
 
 

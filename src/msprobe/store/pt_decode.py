@@ -319,7 +319,7 @@ def _result(function: Any, arguments: Any) -> Any:
 
 
 def _rebuilt(arguments: tuple[Any, ...], *, typed: bool) -> _Tensor:
-    """A tensor from storage, offset, shape, strides, requires_grad, hooks; if typed a dtype; perhaps flags."""
+    """A tensor of storage, offset, shape, strides, requires_grad, hooks, dtype if typed, perhaps flags."""
     if not 6 + typed <= len(arguments) <= 8:
         raise Malformed("is damaged: its description is not that of a tensor.")
     storage, offset, shape, strides = arguments[:4]

@@ -62,7 +62,7 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> StoredTensor:
         )
         raise RecordingError(f"{where} cannot be opened: {reason}.") from problem
     except (ValueError, LookupError, TypeError, OverflowError, struct.error) as problem:
-        raise RecordingError(f"{where} is damaged: {problem}.") from problem
+        raise RecordingError(f"{where} is damaged and cannot be understood: {problem}.") from problem
 
 
 def _content(path: str | os.PathLike[str]) -> Content:

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
@@ -22,12 +22,22 @@ from msprobe.errors import UsageError
 from msprobe.store.tensor_file import TensorData, encode_npy, encode_pt
 from msprobe.store.tensor_folder import Folder, file_name
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 __all__ = ["Folder", "Stats", "TensorWriter", "file_name"]
 
 _ENCODERS = {".pt": encode_pt, ".npy": encode_npy}
 _COST = 1 << 10  # bytes that a waiting tensor takes beside its numbers
 
 _Key = tuple[str, tuple[int, ...], bytes]  # dtype, shape, digest of the numbers
+
+
+def _digest(data: Buffer) -> bytes:
+    # In two steps, because before xxhash 4.0 only update() lets training run meanwhile.
+    state = xxhash.xxh3_128()
+    state.update(data)
+    return state.digest()
 
 
 class Stats(NamedTuple):
@@ -52,7 +62,7 @@ class _Shelf:
 
     def put(self, name: str, tensor: TensorData) -> None:
         name = file_name(name, self._suffix)
-        key = (tensor.dtype, tensor.shape, xxhash.xxh3_128_digest(tensor.data))
+        key = (tensor.dtype, tensor.shape, _digest(tensor.data))
         holder = self._holder.get(key)
         if holder is not None and self._content.get(holder) == key and self._linked(name, holder, key):
             return

@@ -1,0 +1,161 @@
+"""What was recorded, and where: steps, ranks, calls, tensors, bytes on disk, and what was left out.
+
+examples:
+  msprobe show ./recording
+  msprobe show ./recording/step0/rank1
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from msprobe.record import Recording
+
+SUMMARY = "what was recorded, and where"
+
+
+class Disk(NamedTuple):
+    """What a recording takes on disk: allocated bytes, and its tensor files by name and by content."""
+
+    size: int = 0
+    tensor_names: int = 0
+    tensor_files: int = 0
+
+    def plus(self, other: Disk) -> Disk:
+        return Disk(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path", metavar="PATH", type=Path, help="a run's folder, a step or rank of it, or a dump.json"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from msprobe import store
+
+    recordings = store.read(arguments.path)
+    for line in report(arguments.path, recordings):
+        print(line)
+    return 0
+
+
+def report(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
+    """The lines that `show` prints."""
+    disks = [_disk(Path(recording.folder)) for recording in recordings]
+    kinds = sorted(
+        {f"{r.header.framework}, level {r.header.level}, task {r.header.task}" for r in recordings}
+    )
+    yield f"{path}: {'; '.join(kinds)}"
+    yield ""
+    yield from _table(_rows(recordings, disks))
+    yield ""
+    total = Disk()
+    for disk in disks:
+        total = total.plus(disk)
+    records = sum(len(recording.records) for recording in recordings)
+    counts = f"{_many(len(recordings), 'recording')}, {_many(records, 'record')}"
+    yield f"  total   {counts}, {_bytes(total.size)} on disk"
+    yield f"  calls   {_calls(recordings)}"
+    yield f"  where   {_where(recordings[0])}"
+    if total.tensor_names:
+        names = _many(total.tensor_names, "file")
+        yield f"  tensors {names}, {total.tensor_files} with different content; the others are links to them"
+    yield from (f"  note    {note}" for note in _notes(path, recordings))
+
+
+def _rows(recordings: Sequence[Recording], disks: Sequence[Disk]) -> list[list[str]]:
+    sides = [Counter(str(record.name.direction) for record in r.records.values()) for r in recordings]
+    columns = [
+        side for side in ("forward", "backward", "parameters_grad", "debug") if any(s[side] for s in sides)
+    ]
+    rows = [["step", "rank", *columns, "tensor files", "on disk"]]
+    for recording, side, disk in zip(recordings, sides, disks, strict=True):
+        place = [_number(recording.step), _number(recording.rank)]
+        counts = [str(side[column]) for column in columns]
+        rows.append([*place, *counts, str(disk.tensor_names), _bytes(disk.size)])
+    return rows
+
+
+def _table(rows: list[list[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _calls(recordings: Sequence[Recording]) -> str:
+    names = [record.name for recording in recordings for record in recording.records.values()]
+    counts = Counter(name.prefix for name in names if name.direction in ("forward", "debug"))
+    return ", ".join(f"{prefix} {count}" for prefix, count in counts.most_common()) or "none"
+
+
+def _where(recording: Recording) -> str:
+    names = sorted(path.name + ("/" if path.is_dir() else "") for path in Path(recording.folder).iterdir())
+    return f"{recording.folder}: {', '.join(name for name in names if not name.startswith('.'))}"
+
+
+def _notes(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
+    """What a reader of these recordings should know."""
+    from msprobe.store.layout import ERRORS, PREVIOUS
+
+    for recording in recordings:
+        place = f"step {_number(recording.step)}, rank {_number(recording.rank)}"
+        if not recording.finished:
+            yield f"{place}: unfinished; if its process died, `msprobe recover` finishes it"
+        if recording.recovered:
+            yield f"{place}: recovered after its process died"
+        if recording.missing_files:
+            yield f"{place}: {_many(len(recording.missing_files), 'tensor file')} missing, see dump.json"
+        if recording.lost_records:
+            yield f"{place}: {_many(recording.lost_records, 'record')} could not be written"
+        raised = sum("exception" in record.fields for record in recording.records.values())
+        if raised:
+            yield f"{place}: {_many(raised, 'call')} raised an exception"
+        for reason, count in recording.left_out.items():
+            yield f"{place}: {_many(count, 'call')} left out: {reason}"
+        if (Path(recording.folder) / ERRORS).is_file():
+            yield f"{place}: errors while recording are in {ERRORS}"
+    earlier = sorted((path / PREVIOUS).iterdir()) if (path / PREVIOUS).is_dir() else []
+    yield from (f"an earlier run is in {folder}" for folder in earlier)
+
+
+def _disk(folder: Path) -> Disk:
+    """Allocated blocks, each file once however many names it has."""
+    from msprobe.store.layout import TENSOR_FOLDER
+
+    size = names = 0
+    seen: set[tuple[int, int]] = set()
+    tensors: set[tuple[int, int]] = set()
+    for place, _, files in os.walk(folder):
+        for file in files:
+            status = os.lstat(os.path.join(place, file))
+            key = (status.st_dev, status.st_ino)
+            if os.path.basename(place) == TENSOR_FOLDER:
+                names += 1
+                tensors.add(key)
+            size += 0 if key in seen else status.st_blocks * 512
+            seen.add(key)
+    return Disk(size, names, len(tensors))
+
+
+def _bytes(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
