@@ -1,7 +1,7 @@
 """What recording costs: plain training, this tool and the existing one, interleaved in one run, as ratios.
 
-Every number is the median over rounds. The clock of a run starts with its measured steps and ends when its process has
-ended, so that whatever a tool writes behind training is paid for; the end of a plain process is subtracted.
+Every number is the median over rounds. The clock of a run starts with its measured steps and ends when its
+process has ended, so that whatever a tool writes behind training is paid for.
 """
 
 import argparse
@@ -99,8 +99,8 @@ def table(net: str, costs: dict[tuple[str, str], list[Cost]]) -> list[str]:
         f"### {net}",
         "",
         "| recording | plain ms/step | ours ms/step | slowdown | incumbent ms/step | slowdown "
-        "| **added time, ours / incumbent** | ours KB/step | incumbent KB/step | **bytes ratio** | ours peak MB "
-        "| incumbent peak MB |",
+        "| **added time, ours / incumbent** | ours KB/step | incumbent KB/step | **bytes ratio** "
+        "| ours peak MB | incumbent peak MB |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for case in [OFF, *CASES]:
@@ -114,8 +114,9 @@ def table(net: str, costs: dict[tuple[str, str], list[Cost]]) -> list[str]:
                 (o.seconds - p.seconds) / (t.seconds - p.seconds)
                 for p, o, t in zip(costs[case.label, "plain"], costs[case.label, "ours"], other, strict=True)
             ]
-            cells += [ms(them), f"{them.seconds / plain.seconds:.2f}x", f"**{statistics.median(added):.2f}**"]
-            cells += [kb(ours.disk), kb(them.disk), f"**{ours.disk / them.disk:.2f}**", mb(ours.peak), mb(them.peak)]
+            cells += [ms(them), f"{them.seconds / plain.seconds:.2f}x"]
+            cells += [f"**{statistics.median(added):.2f}**", kb(ours.disk), kb(them.disk)]
+            cells += [f"**{ours.disk / them.disk:.2f}**", mb(ours.peak), mb(them.peak)]
         else:
             cells += ["", "", "", kb(ours.disk), "", "", mb(ours.peak), ""]
         lines.append("| " + " | ".join(cells) + " |")
@@ -139,10 +140,14 @@ def mb(size: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--net", choices=["call-bound", "compute-bound"], action="append")
-    parser.add_argument("--incumbent", type=Path, default=INCUMBENT, help="a Python that has mindstudio-probe 26.2.0")
+    parser.add_argument(
+        "--incumbent", type=Path, default=INCUMBENT, help="a Python that has mindstudio-probe 26.2.0"
+    )
     parser.add_argument("--write", type=Path, default=ROOT / "docs" / "benchmark.md")
     options = parser.parse_args()
     incumbent = options.incumbent if options.incumbent.exists() else None
@@ -151,13 +156,13 @@ def main() -> None:
     lines = [
         "# What recording costs",
         "",
-        "Written by `make bench`. Medians; time per training step (forward and backward) until everything is on disk; "
-        "bytes are allocated blocks per step, files with several names counted once; the ratios in bold compare the time "
-        "and the bytes that each tool *adds*, in the same run. The incumbent is mindstudio-probe 26.2.0 with "
-        '`"risk_level": "ALL"`, so that it records the same calls.',
+        "Written by `make bench`. Medians; time per training step (forward and backward) until everything is "
+        "on disk; bytes are allocated blocks per step, files with several names counted once; the ratios in "
+        "bold compare the time and the bytes that each tool *adds*, in the same run. The incumbent is "
+        'mindstudio-probe 26.2.0 with `"risk_level": "ALL"`, so that it records the same calls.',
         "",
-        f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, no accelerator; "
-        f"{options.rounds} rounds.",
+        f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
+        f"no accelerator; {options.rounds} rounds.",
         "",
     ]
     with tempfile.TemporaryDirectory(dir=ROOT / "build" if (ROOT / "build").is_dir() else None) as folder:

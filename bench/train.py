@@ -1,6 +1,7 @@
-"""One training run of a small GPT, plain or with a recording tool; run by record.py in the environment of that tool.
+"""One training run of a small GPT, plain or with a recording tool, in the environment of that tool.
 
-Prints one JSON line: when the measured steps began and ended (system-wide monotonic clock), and the peak memory.
+Run by record.py. Prints one JSON line: when the measured steps began and ended (on the system-wide monotonic
+clock), and the peak memory.
 """
 
 import argparse

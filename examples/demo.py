@@ -79,7 +79,8 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("build/demo")
     shutil.rmtree(folder, ignore_errors=True)
     for name, wrong in (("golden", "none"), ("target", "1")):
-        print(f"Training the {name} run{'' if wrong == 'none' else ', whose block 1 scales attention by 1 % too much'}:")
+        fault = "" if wrong == "none" else ", whose block 1 scales attention by 1 % too much"
+        print(f"Training the {name} run{fault}:")
         sys.stdout.flush()
         # A process of its own for each run, as two real runs would be.
         subprocess.run([sys.executable, __file__, "--train", str(folder / name), wrong], check=True)

@@ -25,8 +25,9 @@ def test_example_works_word_for_word(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(config)
     (tmp_path / "train.py").write_text(script)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path}
     done = subprocess.run(
-        ["bash", "-e", "-c", commands], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        ["bash", "-e", "-c", commands], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "step 2: loss" in done.stdout

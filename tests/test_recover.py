@@ -316,3 +316,16 @@ def test_a_mutated_dump_reads_or_says_why_not(tmp_path: Path, edits: list[tuple[
         store.read(folder)
     except RecordingError as error:
         assert str(error)
+
+
+# --- real kills ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("P18", "PT")
+def test_a_few_kills_lose_no_finished_call(tmp_path: Path) -> None:
+    """`make prove` does this with a hundred."""
+    from killed import check_kill, kills
+
+    checked = [check_kill(kill) for kill in kills(tmp_path, count=6, seed=7)]
+    assert len(checked) == 6
+    assert sum(kill.noted for kill in checked) > 0

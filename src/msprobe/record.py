@@ -109,7 +109,7 @@ def _numpy_scalar(value: Any) -> Leaf:
     return Leaf(value.dtype.name, item)
 
 
-def walk(value: Any, see: Callable[[Any, str], Leaf | None], slot: str, above: tuple[int, ...] = ()) -> Tree:
+def walk(value: Any, see: Callable[[Any, str], Tree], slot: str, above: tuple[int, ...] = ()) -> Tree:
     """The tree of leaves of a nested argument; `see(value, slot)` describes what is not a plain container.
 
     What contains itself is null where it comes again (`above` are the containers on the way), and so is

@@ -90,8 +90,7 @@ class Debugger:
             return
         self._finish()
         self._step += 1
-        if self.config.step and self._step == max(self.config.step) + 1:
-            self.tell_once(f"all steps of the configuration are recorded in {self._run.path}.")
+        self._tell_if_over()
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         """Record one variable, and its gradient, under a name (level debug)."""
@@ -131,6 +130,7 @@ class Debugger:
             )
             return False
         if self.config.step and self._step not in self.config.step:
+            self._tell_if_over()
             return False
         rank = self._adapter.rank()
         if self.config.rank and (0 if rank is None else rank) not in self.config.rank:
@@ -239,9 +239,14 @@ class Debugger:
                 hint = f"; the nearest that was made is {near}" if near else ""
                 logger().warning("%s names %s, but step %d made no such call%s.", key, name, self._step, hint)
         if self._writer is not None and not self._writer.records and not self._writer.lost:
-            reasons = [f"{count} calls were {reason}" for reason, count in scope.left_out.items()]
+            reasons = [f"{count} calls are {reason}" for reason, count in scope.left_out.items()]
             why = "; ".join(reasons) or "no call was made between start() and stop()"
             logger().warning("step %d: nothing was recorded: %s.", self._step, why)
+
+    def _tell_if_over(self) -> None:
+        if self.config.step and self._step > max(self.config.step):
+            last = max(self.config.step)
+            self.tell_once(f"no step after step {last} is recorded; the recordings are in {self._run.path}.")
 
     def tell_once(self, sentence: str) -> None:
         if sentence not in self._told:

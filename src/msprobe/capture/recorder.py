@@ -15,7 +15,7 @@ from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Place, Stacks
 from msprobe.kernels import statistics_of
 from msprobe.name import BACKWARD, FORWARD, CallName, call_owner, slot_name
-from msprobe.record import Leaf, Record, plain_leaf, tensors_in, walk
+from msprobe.record import Leaf, Record, Tree, plain_leaf, tensors_in, walk
 from msprobe.store.tensors import file_name
 from msprobe.store.writer import Writer
 
@@ -287,17 +287,22 @@ class Recorder:
         finally:
             thread.inside = inside
 
-    def _seeing(self, record: str, tensors: list[Any]) -> Callable[[Any, str], Leaf | None]:
+    def _seeing(self, record: str, tensors: list[Any]) -> Callable[[Any, str], Tree]:
         adapter = self._adapter
 
-        def see(value: Any, slot: str) -> Leaf | None:
+        def see(value: Any, slot: str) -> Tree:
             if adapter.is_tensor(value):
                 tensors.append(value)
                 return self.describe(value, record, slot)
-            leaf = plain_leaf(value)
-            if leaf is None:
-                leaf = adapter.describe_other(value)
-            return leaf if leaf is not None else _array(value)
+            leaf = plain_leaf(value) or adapter.describe_other(value) or _array(value)
+            parts = adapter.parts_of(value) if leaf is None else None
+            if parts is None:
+                return leaf
+            tree: dict[str, Any] = {
+                key: self.describe(part, record, slot) if adapter.is_tensor(part) else part
+                for key, part in parts.items()
+            }
+            return tree
 
         return see
 

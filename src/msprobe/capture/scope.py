@@ -12,7 +12,7 @@ from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 
 OUTSIDE_INTERVAL = "outside the scope"
 NOT_LISTED = "not in the list"
-OTHER_DIRECTION = "its direction is left out by data_mode"
+OTHER_DIRECTION = "of a direction that data_mode leaves out"
 
 _REMEMBERED = 2_000  # names kept to suggest the nearest one to a misspelt scope
 
@@ -65,7 +65,7 @@ class Scope:
         self._made: set[str] = set()
 
     def enter(self, name: CallName, listed: bool = False) -> bool:
-        """A call begins: is it recorded? `listed`: it belongs to a call that the list names already."""
+        """A call begins: is it recorded?"""
         interval, patterns = self._interval, self._patterns
         if interval is None and patterns is None:
             return self._allow(name)
@@ -76,7 +76,7 @@ class Scope:
         if name.is_module and name.direction == FORWARD:
             around.append(name)
         inside = interval is None or interval.enter(name, text, around)
-        named = patterns is None or patterns.enter(name, text, around, listed)
+        named = patterns is None or patterns.enter(name, text, around)
         if not inside:
             return self._refuse(OUTSIDE_INTERVAL)
         return self._allow(name) if named else self._refuse(NOT_LISTED)
@@ -85,9 +85,13 @@ class Scope:
         """After enter() of a call: may its backward be recorded? An interval decides when that runs."""
         if not self.sides.backward:
             return False
-        if self._interval is not None and self._interval.is_over:
-            return False
-        return self._patterns is None or self._patterns.hold(name.facing(BACKWARD), self._thread.modules)
+        backward = name.facing(BACKWARD)
+        if self._interval is not None:
+            if self._interval.is_over:
+                return False
+            if self._interval.turns_on(str(backward)):
+                return True
+        return self._patterns is None or self._patterns.hold(backward, self._thread.modules)
 
     def leave(self, name: CallName) -> None:
         """The call ended; the interval ends with its last call, output included."""
@@ -144,9 +148,17 @@ class _Interval:
             self._opening.add(str(name.facing(BACKWARD)))
         if text in self._opening:
             self._open = True
-        if self._open and name.is_module and name.direction == BACKWARD:
+            if self._opener is not None:
+                self._opening.clear()
+        # An end that is a module may have begun before the interval, or after the calls inside it.
+        inside = self._open or text in self._following or (name.is_module and text in self._ends)
+        if inside and name.is_module and name.direction == BACKWARD:
             self._following.add(str(name.facing(PARAMETERS_GRAD)))
-        return self._open or text in self._following
+        return inside
+
+    def turns_on(self, text: str) -> bool:
+        """Whether the interval begins or ends with this call, so that it must be noticed."""
+        return text in self._opening or text in self._ends
 
     def leave(self, text: str) -> None:
         if text == self._ends[1]:
@@ -171,10 +183,10 @@ class _Patterns:
         self._inner = inner
         self._brought: set[str] = set()  # by name: checkpointed calls run again, outside their module
 
-    def enter(self, name: CallName, text: str, around: Sequence[CallName], listed: bool) -> bool:
+    def enter(self, name: CallName, text: str, around: Sequence[CallName]) -> bool:
         if self.unmet:
             self.unmet = [pattern for pattern in self.unmet if pattern not in text]
-        return listed or self.hold(name, around)
+        return self.hold(name, around)
 
     def hold(self, name: CallName, around: Sequence[CallName]) -> bool:
         text = str(name)

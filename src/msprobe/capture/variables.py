@@ -65,23 +65,27 @@ class VariableRecorder:
             return f"save() needs a name of type str, not {name!r}"
         if not isinstance(save_backward, bool):
             return f"save_backward of save({name!r}) must be True or False, not {save_backward!r}"
-        wrong = self._unsupported(variable, 0)
+        wrong = self._unsupported(variable)
         return None if wrong is None else f"save({name!r}) was given {wrong}; it takes {_KINDS}"
 
-    def _unsupported(self, variable: Any, depth: int) -> str | None:
-        if depth > MAX_DEPTH:
-            return f"something nested more than {MAX_DEPTH} deep"
-        if isinstance(variable, dict):
-            wrong = next((key for key in variable if not isinstance(key, str)), None)
-            if wrong is not None:
-                return f"a dict with the key {wrong!r}, which is not a str"
-            variable = list(variable.values())
-        if isinstance(variable, (list, tuple)):
-            found = (self._unsupported(item, depth + 1) for item in variable)
-            return next((wrong for wrong in found if wrong is not None), None)
-        if variable is None or isinstance(variable, (int, float, str)) or self._adapter.is_tensor(variable):
-            return None
-        return f"a {type(variable).__name__}"
+    def _unsupported(self, variable: Any) -> str | None:
+        waiting = [(variable, 0)]
+        while waiting:
+            value, depth = waiting.pop()
+            if depth > MAX_DEPTH:
+                return f"something nested more than {MAX_DEPTH} deep"
+            if isinstance(value, dict):
+                wrong = next((key for key in value if not isinstance(key, str)), None)
+                if wrong is not None:
+                    return f"a dict with the key {wrong!r}, which is not a str"
+                waiting += [(item, depth + 1) for item in value.values()]
+            elif isinstance(value, (list, tuple)):
+                waiting += [(item, depth + 1) for item in value]
+            elif not (
+                value is None or isinstance(value, (int, float, str)) or self._adapter.is_tensor(value)
+            ):
+                return f"a value of type {type(value).__name__}"
+        return None
 
 
 class _Gradients:
@@ -112,7 +116,6 @@ class _Gradients:
             return
         with self._recorder.guarded(f"save the gradient of {self._name}"):
             self._leaves[slot] = self._recorder.describe(gradient, str(self._name), slot[1:])
-            self._written = False
             if None not in self._leaves.values():
                 self._write()
 

@@ -49,6 +49,7 @@ class TorchAdapter:
         self._escaped: set[int] = set()  # storages whose content may change without torch noticing
         self._transfers = Transfers(self._note_escape)
         self._custom = _CustomApis()
+        self._doors: Undo = _undoing()  # watched only while no call is intercepted, which shows them too
         self.is_tensor = torch.is_tensor
         self.describe_other = describe.describe_other
         self.begin_backward = autograd.Begun
@@ -101,6 +102,7 @@ class TorchAdapter:
 
     def intercept(self, around: Around, region: Region) -> Undo:
         self._escaped.clear()
+        self._doors()
         known = apis.load()
         mode = Interception(known, around, self._note_escape)
         return _undoing(
@@ -114,15 +116,8 @@ class TorchAdapter:
 
     def watch(self, models: Any, watch: ModuleWatch) -> Undo:
         self._escaped.clear()
-        return _undoing(
-            self._transfers.follow_writes(), self._follow_escapes(), modules.watch_modules(models, watch)
-        )
-
-    def _follow_escapes(self) -> Undo:
-        """Where no call is intercepted: the doors through which a tensor's memory can be reached unseen."""
-        return _undoing(
-            *(_noticed(name, self._note_escape) for name in _DOORS), _noticed_data(self._note_escape)
-        )
+        self._doors = _watched_doors(self._note_escape)
+        return _undoing(self._transfers.follow_writes(), self._doors, modules.watch_modules(models, watch))
 
     def _note_escape(self, tensor: Any) -> None:
         if torch._C._is_torch_function_all_disabled():  # our own work, which changes nothing
@@ -191,6 +186,11 @@ def _recorded(place: apis.Place, around: Around) -> Undo:
 
 
 _DOORS = ("numpy", "data_ptr", "untyped_storage", "storage", "__array__", "__dlpack__", "set_")
+
+
+def _watched_doors(note: Callable[[Any], None]) -> Undo:
+    """Tell which tensors' memory is handed out; what happens to it there torch cannot count."""
+    return _undoing(*(_noticed(name, note) for name in _DOORS), _noticed_data(note))
 
 
 def _noticed(name: str, note: Callable[[Any], None]) -> Undo:

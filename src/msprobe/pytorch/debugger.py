@@ -25,17 +25,17 @@ class TorchDebugger(Debugger):
     def __init__(self, config: Config, model: Any) -> None:
         if config.enable_dataloader and config.level in ("L0", "mix") and model is None:
             raise UsageError(
-                f"level {config.level} records modules, and under enable_dataloader nobody calls start(model); "
+                f"level {config.level} records modules, and with enable_dataloader nobody calls start(); "
                 "so pass the model here: PrecisionDebugger(..., model=your_model)."
             )
         self._kernels = KernelDump(config) if config.level == "L2" else None
+        self._at_close: list[Undo] = []
         adapter = TorchAdapter()
         super().__init__(adapter, config, Stacks(adapter.hidden_files, adapter.frame_groups))
         self.adapter = adapter
         self._model = model
         if config.seeding is not None:
             seed_all(*config.seeding)
-        self._at_close: list[Undo] = []
         if config.rm_dropout:
             self._at_close.append(remove_dropout())
         if config.enable_dataloader:
@@ -61,7 +61,8 @@ class TorchDebugger(Debugger):
         super().step()
 
     def close(self) -> None:
-        self.stop()
+        if self._kernels is not None:
+            self._kernels.step()
         super().close()
         while self._at_close:
             self._at_close.pop()()

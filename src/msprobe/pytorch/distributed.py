@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -43,10 +44,12 @@ class Transfers:
         if not torch.distributed.is_available():
             return lambda: None
         restore = _replace(torch.distributed.Work, "wait", self._noticing_wait)
+        process = os.getpid()
 
         def undo() -> None:
             restore()
-            self._give_up()
+            if os.getpid() == process:
+                self._give_up()
 
         return undo
 

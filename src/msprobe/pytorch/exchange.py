@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -36,13 +37,29 @@ def exchange(function: FunctionType, stand_in: Callable[..., Any]) -> Exchanged:
     return Exchanged(original, undo)
 
 
-def _template(*args: Any, **kwargs: Any) -> Any:
-    stand_in: Any = "stand-in"
-    return stand_in(*args, **kwargs)
+_PLACE = "the stand-in"
 
 
 def _calling(stand_in: Callable[..., Any], before: CodeType) -> CodeType:
-    """The template's code with the callable as its constant; the free variables of the old code stay declared."""
-    code = _template.__code__
-    constants = tuple(stand_in if constant == "stand-in" else constant for constant in code.co_consts)
-    return code.replace(co_consts=constants, co_name=before.co_name, co_freevars=before.co_freevars)
+    """Code that calls the callable, which is its constant; it has the free variables of the old code."""
+    code = _template(before.co_freevars)
+    constants = tuple(stand_in if constant == _PLACE else constant for constant in code.co_consts)
+    return code.replace(co_consts=constants, co_name=before.co_name)
+
+
+@functools.cache
+def _template(free: tuple[str, ...]) -> CodeType:
+    """Compiled, not put together: code with free variables begins by fetching them, else a traceback that
+    looks at the frame's locals crashes the interpreter."""
+    names = ", ".join(free)
+    source = (
+        f"def _outer({names}):\n"
+        "    def _inner(*_args, **_kwargs):\n"
+        f"        if False: {names or None}\n"  # never run, and yet it makes them free variables
+        f"        _stand_in = {_PLACE!r}\n"
+        "        return _stand_in(*_args, **_kwargs)\n"
+    )
+    code = compile(source, __file__, "exec")
+    for _ in ("_outer", "_inner"):
+        code = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return code

@@ -62,6 +62,8 @@ class Interception(TorchFunctionMode):
             return self._around(self._apis.operators[operator], func, args, kwargs)
         api = self._table.get(func)
         if api is not None:
+            if func in _ESCAPES:
+                self._escaped(args[0])
             return self._around(api, func, args, kwargs)
         return self._pass_on(func, types, args, kwargs)
 

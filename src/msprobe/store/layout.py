@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -125,22 +124,3 @@ def holds_recording(folder: Path) -> bool:
 def _numbered(path: Path) -> tuple[int, str]:
     digits = re.search("[0-9]+$", path.name)
     return int(digits[0][-9:]) if digits else -1, path.name
-
-
-def set_aside(run: Path, rank: int | None) -> Path | None:
-    """Move this rank's recordings of an earlier run out of the way, so that two runs never mix."""
-    old = [step / rank_folder(rank) for step in run.glob("step*") if STEP_FOLDER.fullmatch(step.name)]
-    old = [folder for folder in old if folder.is_dir() and not folder.is_symlink()]
-    if not old:
-        return None
-    place = make_folder(run / PREVIOUS / time.strftime("%Y%m%d%H%M%S"))
-    number = 0
-    while (place / old[0].parent.name / old[0].name).exists():  # set aside twice within a second
-        number += 1
-        place = make_folder(run / PREVIOUS / f"{time.strftime('%Y%m%d%H%M%S')}_{number}")
-    for folder in old:
-        target = make_folder(place / folder.parent.name) / folder.name
-        os.rename(folder, target)
-        if not any(folder.parent.iterdir()):
-            folder.parent.rmdir()
-    return place
