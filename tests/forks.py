@@ -1,8 +1,8 @@
 """Run a program many times in forks of one process: `python forks.py PRELOAD TARGET < ARGUMENTS`.
 
-PRELOAD is a list of modules, separated by commas, that are imported once. TARGET is a script, or `module:function`.
-Each line of the input is a JSON object {"argv": [...], "log": path}; each line of the output is the exit code. It
-needs nothing but the standard library, because other environments run it too.
+PRELOAD is a list of modules, separated by commas, that are imported once. TARGET is a script, or
+`module:function`. Each line of the input is a JSON object {"argv": [...], "log": path}; each line of the
+output is the exit code. It needs nothing but the standard library, because other environments run it too.
 """
 
 import importlib

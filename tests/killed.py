@@ -74,7 +74,7 @@ def _calls(recordings: list[Recording]) -> set[tuple[int | None, str]]:
 
 
 def _check_tensor_files(recording: Recording, *, saved: bool) -> None:
-    """What is described is in a file that torch reads, or listed as missing; only a killed step misses any."""
+    """What is described is in a file that torch reads, or listed as missing, which only a killed step has."""
     missing = set(recording.missing_files)
     assert recording.recovered or not missing
     named = set()

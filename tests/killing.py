@@ -1,7 +1,8 @@
 """Training processes that are killed at random moments: `python killing.py FOLDER COUNT SEED`.
 
-torch is imported once; each training process is a fork. It notes the end of each call of its own with an unbuffered
-write, so that whoever reads the recording knows what must be in it. One line of JSON per kill goes to stdout.
+torch is imported once; each training process is a fork. It notes the end of each call of its own with an
+unbuffered write, so that whoever reads the recording knows what must be in it. One line of JSON per kill goes
+to stdout.
 """
 
 import json

@@ -40,10 +40,13 @@ def test_a_name_is_read_back_as_it_was_written(text: str, name: CallName) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["", ".", "optimizer", "forward", "forward.0", "0.forward", "parameters_grad", ".parameters_grad", "Torch.add.forward",
-     "Torch.add.forward.0", "Module.fc.Linear.0.forward", "Torch.add.00.forward", "Torch.add.-1.forward",
-     "Torch.add.٣.forward", "Torch.add.1 .forward", "Torch.add.0.sideways", "Torch.add." + "9" * 5000 + ".forward"],
-)  # fmt: skip
+    [
+        *("", ".", "optimizer", "forward", "forward.0", "0.forward", "parameters_grad", ".parameters_grad"),
+        *("Torch.add.forward", "Torch.add.forward.0", "Torch.add.0.sideways", "Module.fc.Linear.0.forward"),
+        *(f"Torch.add.{count}.forward" for count in ("00", "-1", "٣", "1 ", "9" * 5000)),
+    ],
+    ids=lambda text: text[:30],
+)
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(RecordingError, match="is not a record name"):
         CallName.parse(text)
@@ -100,8 +103,12 @@ def test_the_same_call_from_another_side(text: str, direction: str, seen: str) -
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("loss.0.debug", CallName("loss", DEBUG, 0)), ("loss.1", CallName("loss", DEBUG, 1)), ("a.b.2", CallName("a.b", DEBUG, 2))],
-)  # fmt: skip
+    [
+        ("loss.0.debug", CallName("loss", DEBUG, 0)),
+        ("loss.1", CallName("loss", DEBUG, 1)),
+        ("a.b.2", CallName("a.b", DEBUG, 2)),
+    ],
+)
 def test_variables_of_each_release(text: str, name: CallName) -> None:
     assert CallName.parse_variable(text) == name
 

@@ -294,6 +294,7 @@ def test_an_error_in_a_module_leaves_no_module_open(make: Make, whole: Data) -> 
         "Toy.mul.0.forward": "Module.part.inner.Scale.forward.0",
         "Module.part.inner.Scale.forward.0": "Module.part.Broken.forward.0",
         "Toy.broken.0.forward": "Module.part.Broken.forward.0",
+        "Module.part.Broken.forward.0": None,
         "Toy.relu.0.forward": None,
     }
 

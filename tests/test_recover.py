@@ -219,7 +219,7 @@ def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_journal_is_never_without_its_header(tmp_path: Path) -> None:
-    """It appears under its name only when the header is in it, so a kill in between leaves no journal at all."""
+    """It has its name only when the header is in it, so a kill in between leaves no journal at all."""
     code = """
     import os, sys
     from pathlib import Path
@@ -289,8 +289,15 @@ def test_a_mutated_journal_reads_or_says_why_not(
     try_to_read(tmp_path, mutated(a_journal, edits))
 
 
+PIECES = [
+    *(b"R", b"S", b"H", b"1", b"0", b"-", b"null", b"{}", b"[]", b"[[", b'"x"', b"\xff"),
+    *(b'"Torch.f.0.forward"', b'{"level":"L1"}', b'{"data_name":"a","shape":[1]}'),
+    b'{"output":[{"type":"t","shape":{}}]}',
+]
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lines=st.lists(st.lists(st.sampled_from([b"R", b"S", b"H", b"1", b"0", b"-", b"null", b'"Torch.f.0.forward"', b"{}", b"[]", b"[[", b'{"level":"L1"}', b'"x"', b"\xff", b'{"data_name":"a","shape":[1]}', b'{"output":[{"type":"t","shape":{}}]}']), max_size=6), max_size=5))  # fmt: skip
+@given(lines=st.lists(st.lists(st.sampled_from(PIECES), max_size=6), max_size=5))
 def test_lines_that_check_but_say_nonsense(tmp_path: Path, lines: list[list[bytes]]) -> None:
     """A line with a right CRC was written by someone: even so nothing but a RecordingError comes of it."""
     from msprobe.kernels import checksum

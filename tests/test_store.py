@@ -1,16 +1,10 @@
-"""The store: what is appended is what is read; one owner per rank; whatever the disk does, nothing is raised."""
+"""The store: what is appended is what is in the files, and what is read back."""
 
 import json
-import logging
 import math
 import os
-import resource
-import shutil
-import signal
 import stat
-import subprocess
-import sys
-import textwrap
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,85 +25,75 @@ from msprobe.store.layout import (
     write_whole,
 )
 from msprobe.store.run import Run
-from msprobe.store.tensor_file import TensorData
 from msprobe.store.writer import Writer
-
-HEADER = Header("statistics", "mix", "pytorch")
-STATS = Statistics(1.5, -2.0, 0.25, 3.0)
-TENSOR = Leaf("torch.Tensor", dtype="torch.float32", shape=(2, 3), stats=STATS, requires_grad=True)
-FRAMES = ('File a.py, line 1, in f, \n x = "y"', "File b.py, line 2, in <module>, \n f()")
-
-
-def call(text: str, **fields: Any) -> Record:
-    return Record(CallName.parse(text), fields, Stack(0, FRAMES), None, has_parent=True)
-
-
-def write(folder: Path, *records: Record, header: Header = HEADER) -> Path:
-    writer = Writer(folder, header, suffix=".pt", with_tensors=False)
-    for record in records:
-        writer.append(record)
-    writer.close()
-    return folder
-
-
-def load(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-@pytest.fixture
-def logged() -> Iterator[list[str]]:
-    """The messages of the log."""
-    messages: list[str] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record.getMessage())
-
-    keep = Keep()
-    log = logging.getLogger("msprobe")
-    log.addHandler(keep)
-    yield messages
-    log.removeHandler(keep)
-
+from store_case import FRAMES, HEADER, STATS, TENSOR, call, load, write
 
 # --- the files -------------------------------------------------------------------------------------
 
 
+def tensor_text(after: str, *, dtype: str = "torch.float32", shape: str = "[2, 3]", stats: str = "") -> str:
+    stats = stats or '"Max":1.5,"Min":-2.0,"Mean":0.25,"Norm":3.0'
+    return f'{{"type":"torch.Tensor","dtype":"{dtype}","shape":{shape},{stats},{after}}}'
+
+
+GRAD = '"requires_grad":true'
 LEAVES: list[tuple[str, Leaf | None, str]] = [
-    ("tensor", TENSOR,
-     '{"type":"torch.Tensor","dtype":"torch.float32","shape":[2, 3],"Max":1.5,"Min":-2.0,"Mean":0.25,"Norm":3.0,'
-     '"requires_grad":true}'),
-    ("integers", TENSOR._replace(dtype="torch.int64", stats=Statistics(2**60, 0, 3.5, 4.0), requires_grad=False),
-     '{"type":"torch.Tensor","dtype":"torch.int64","shape":[2, 3],"Max":1152921504606846976,"Min":0,"Mean":3.5,'
-     '"Norm":4.0,"requires_grad":false}'),
-    ("not finite", TENSOR._replace(stats=Statistics(math.inf, -math.inf, math.nan, math.inf, 0, 2)),
-     '{"type":"torch.Tensor","dtype":"torch.float32","shape":[2, 3],"Max":Infinity,"Min":-Infinity,"Mean":NaN,'
-     '"Norm":Infinity,"Inf_count":2,"requires_grad":true}'),
-    ("counts", TENSOR._replace(stats=STATS._replace(nan=3, inf=1)),
-     '{"type":"torch.Tensor","dtype":"torch.float32","shape":[2, 3],"Max":1.5,"Min":-2.0,"Mean":0.25,"Norm":3.0,'
-     '"Nan_count":3,"Inf_count":1,"requires_grad":true}'),
-    ("booleans", TENSOR._replace(dtype="torch.bool", shape=(), stats=Statistics(True, False, None, None)),
-     '{"type":"torch.Tensor","dtype":"torch.bool","shape":[],"Max":true,"Min":false,"Mean":null,"Norm":null,'
-     '"requires_grad":true}'),
-    ("checksum and file", TENSOR._replace(checksum="0badf00d", data_name='a"b.pt'),
-     '{"type":"torch.Tensor","dtype":"torch.float32","shape":[2, 3],"Max":1.5,"Min":-2.0,"Mean":0.25,"Norm":3.0,'
-     '"requires_grad":true,"md5":"0badf00d","data_name":"a\\"b.pt"}'),
-    ("sketch", TENSOR._replace(sketch=b"\x00\xff\x10"),
-     '{"type":"torch.Tensor","dtype":"torch.float32","shape":[2, 3],"Max":1.5,"Min":-2.0,"Mean":0.25,"Norm":3.0,'
-     '"requires_grad":true,"sketch":"AP8Q"}'),
-    ("further facts", TENSOR._replace(type="torch.distributed.tensor.DTensor", extra={"placements": [{"Shard": {"dim": 0}}]}),
-     '{"type":"torch.distributed.tensor.DTensor","dtype":"torch.float32","shape":[2, 3],"Max":1.5,"Min":-2.0,'
-     '"Mean":0.25,"Norm":3.0,"requires_grad":true,"placements":[{"Shard":{"dim":0}}]}'),
+    ("tensor", TENSOR, tensor_text(GRAD)),
+    (
+        "integers",
+        TENSOR._replace(dtype="torch.int64", stats=Statistics(2**60, 0, 3.5, 4.0), requires_grad=False),
+        tensor_text(
+            '"requires_grad":false',
+            dtype="torch.int64",
+            stats='"Max":1152921504606846976,"Min":0,"Mean":3.5,"Norm":4.0',
+        ),
+    ),
+    (
+        "not finite",
+        TENSOR._replace(stats=Statistics(math.inf, -math.inf, math.nan, math.inf, 0, 2)),
+        tensor_text(GRAD, stats='"Max":Infinity,"Min":-Infinity,"Mean":NaN,"Norm":Infinity,"Inf_count":2'),
+    ),
+    (
+        "a norm beyond all numbers",
+        TENSOR._replace(stats=Statistics(1.5, -2.0, 0.25, math.inf)),
+        tensor_text(GRAD, stats='"Max":1.5,"Min":-2.0,"Mean":0.25,"Norm":Infinity'),
+    ),
+    (
+        "counts",
+        TENSOR._replace(stats=STATS._replace(nan=3, inf=1)),
+        tensor_text(f'"Nan_count":3,"Inf_count":1,{GRAD}'),
+    ),
+    (
+        "booleans",
+        TENSOR._replace(dtype="torch.bool", shape=(), stats=Statistics(True, False, None, None)),
+        tensor_text(
+            GRAD, dtype="torch.bool", shape="[]", stats='"Max":true,"Min":false,"Mean":null,"Norm":null'
+        ),
+    ),
+    (
+        "checksum and file",
+        TENSOR._replace(checksum="0badf00d", data_name='a"b.pt'),
+        tensor_text(f'{GRAD},"md5":"0badf00d","data_name":"a\\"b.pt"'),
+    ),
+    ("sketch", TENSOR._replace(sketch=b"\x00\xff\x10"), tensor_text(f'{GRAD},"sketch":"AP8Q"')),
+    (
+        "further facts",
+        TENSOR._replace(extra={"placements": [{"Shard": {"dim": 0}}]}),
+        tensor_text(f'{GRAD},"placements":[{{"Shard":{{"dim":0}}}}]'),
+    ),
     ("int", Leaf("int", 3), '{"type":"int","value":3}'),
     ("bool", Leaf("bool", True), '{"type":"bool","value":true}'),
     ("float", Leaf("float", -math.inf), '{"type":"float","value":-Infinity}'),
     ("str", Leaf("str", 'ü"\n\ud800'), '{"type":"str","value":"\\u00fc\\"\\n\\ud800"}'),
     ("slice", Leaf("slice", [None, 0, None]), '{"type":"slice","value":[null,0,null]}'),
     ("dtype", Leaf("torch.dtype", "torch.int32"), '{"type":"torch.dtype","value":"torch.int32"}'),
-    ("memory format", Leaf("torch.memory_format", extra={"format": "contiguous_format"}),
-     '{"type":"torch.memory_format","format":"contiguous_format"}'),
+    (
+        "memory format",
+        Leaf("torch.memory_format", extra={"format": "contiguous_format"}),
+        '{"type":"torch.memory_format","format":"contiguous_format"}',
+    ),
     ("nothing", None, "null"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("leaf", "text"), [case[1:] for case in LEAVES], ids=[case[0] for case in LEAVES])
@@ -244,6 +228,28 @@ def test_publishing_again_adds_what_came(tmp_path: Path) -> None:
     assert not (tmp_path / "journal.log").exists()
 
 
+def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:
+    """Also where no step ever ends: what is in the journal is not in memory."""
+    writer = Writer(tmp_path, HEADER, suffix=".pt", with_tensors=False)
+    sizes = []
+    tracemalloc.start()
+    try:
+        for number in range(36_000):
+            stats = Statistics(float(number), 0.0, 0.0, 0.0)
+            writer.append(call(f"Torch.f.{number}.forward", output=[TENSOR._replace(stats=stats)]))
+            if number in (15_000, 35_000):
+                sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.reset_peak()
+        writer.publish()
+        published, peak = tracemalloc.get_traced_memory()
+        writer.close()
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] - sizes[0] < 1_000_000
+    assert (peak - sizes[1]) / 36_000 < 800  # publishing keeps an index: names and places, no descriptions
+    assert published < 1_000_000
+
+
 def test_modes_whatever_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -347,22 +353,29 @@ def test_step_and_rank_from_a_path(
     assert step_and_rank(tmp_path / folder) == expected
 
 
+def with_leaf(fields: str) -> str:
+    return f'{{"data": {{"Torch.f.0.forward": {{"output": [{{"type": "t", {fields}}}]}}}}}}'
+
+
 HOSTILE = [
     ("[1]", "is not a recording: it has no 'data' object."),
     ('{"data": []}', "is not a recording: it has no 'data' object."),
     ("{", "is not valid JSON: "),
     ("\xff", "is not valid JSON: "),
+    ("[" * 200_000, "is not valid JSON: "),
     ('{"data": {"x": {}}}', "'x' is not a record name"),
     ('{"data": {"Torch.f.0.forward": 3}}', "Torch.f.0.forward is 3 and no object; the file is damaged."),
-    ('{"data": {"Torch.f.0.forward": {"output": [%s]}}}' % ('{"type": "t", "shape": [-1]}'), "has the shape [-1], which cannot be"),
-    ('{"data": {"Torch.f.0.forward": {"output": [%s]}}}' % ('{"type": "t", "shape": "2"}'), "has the shape '2', which cannot be"),
-    ('{"data": {"Torch.f.0.forward": {"output": [%s]}}}' % ('{"type": "t", "shape": [true]}'), "has the shape [True], which cannot be"),
-    ('{"data": {"Torch.f.0.forward": {"output": [%s]}}}' % ('{"type": "t", "shape": [], "Max": [1]}'), "has the statistics ([1], None, None, None, 0, 0), which cannot be"),
-    ('{"data": {"Torch.f.0.forward": {"output": [%s]}}}' % ('{"type": "t", "shape": [], "md5": 1}'), "has the dtype, md5 and data_name (None, 1, None), which cannot be"),
-    ('{"data": {"Torch.f.0.forward": {"output": [%s]}}}' % ('{"type": "t", "shape": [], "sketch": "!"}'), "has the sketch '!', which cannot be"),
-    ('{"data": {"Torch.f.0.forward": %s1%s}}' % ('{"a":' * 800, "}" * 800), "nested too deeply"),
-    ("[" * 200_000, "is not valid JSON: "),
-]  # fmt: skip
+    ('{"data": {"Torch.f.0.forward": ' + '{"a":' * 800 + "1" + "}" * 802, "nested too deeply"),
+    (with_leaf('"shape": [-1]'), "has the shape [-1], which cannot be"),
+    (with_leaf('"shape": "2"'), "has the shape '2', which cannot be"),
+    (with_leaf('"shape": [true]'), "has the shape [True], which cannot be"),
+    (
+        with_leaf('"shape": [], "Max": [1]'),
+        "has the statistics ([1], None, None, None, 0, 0), which cannot be",
+    ),
+    (with_leaf('"shape": [], "md5": 1'), "has the dtype, md5 and data_name (None, 1, None), which cannot be"),
+    (with_leaf('"shape": [], "sketch": "!"'), "has the sketch '!', which cannot be"),
+]
 
 
 @pytest.mark.parametrize(("text", "sentence"), HOSTILE, ids=range(len(HOSTILE)))
@@ -414,400 +427,6 @@ def test_nothing_to_read_is_one_sentence(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty/file.txt").write_text("{}")
     with pytest.raises(RecordingError, match="holds no recording|is not a recording"):
         store.read(tmp_path / name)
-
-
-# --- one run after another ---------------------------------------------------------------------------
-
-
-def record_step(run: Run, step: int = 0, rank: int | None = None, name: str = "Torch.f.0.forward") -> Path:
-    writer = run.record(step, rank, HEADER, suffix=".pt", with_tensors=False)
-    writer.append(call(name, output=[]))
-    writer.close()
-    return writer.folder
-
-
-def tree(root: Path) -> dict[str, list[str]]:
-    """Each recording below a folder, and the calls in it; the time in `previous/{time}` is left out."""
-    found = {}
-    for path in sorted(root.rglob("dump.json")):
-        parts = path.parent.relative_to(root).parts
-        name = "/".join(("previous", *parts[2:]) if parts[0] == "previous" else parts)
-        found[name] = list(load(path)["data"])
-    return found
-
-
-def test_a_second_run_moves_the_first_aside(tmp_path: Path, logged: list[str]) -> None:
-    first, second = Run(tmp_path), Run(tmp_path)
-    record_step(first, 0, name="Torch.old.0.forward")
-    record_step(first, 1, name="Torch.old.0.forward")
-    first.close()
-    record_step(second, 0)
-    assert tree(tmp_path) == {
-        "previous/step0/rank": ["Torch.old.0.forward"],
-        "previous/step1/rank": ["Torch.old.0.forward"],
-        "step0/rank": ["Torch.f.0.forward"],
-    }
-    assert not (tmp_path / "step1").exists()
-    (place,) = (tmp_path / "previous").iterdir()
-    assert logged == [f"{tmp_path} held an older recording; it is now in {place}."]
-
-
-def test_runs_within_one_second_do_not_meet(tmp_path: Path) -> None:
-    for number in range(4):
-        run = Run(tmp_path)
-        record_step(run, 0, name=f"Torch.f.{number}.forward")
-        run.close()
-    names = {tuple(load(path)["data"]) for path in (tmp_path / "previous").glob("*/step0/rank/dump.json")}
-    assert names == {("Torch.f.0.forward",), ("Torch.f.1.forward",), ("Torch.f.2.forward",)}
-
-
-def test_the_same_step_again_moves_its_first_recording_aside(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    for number in range(2):
-        record_step(run, 0, name=f"Torch.f.{number}.forward")
-    assert tree(tmp_path) == {
-        "previous/step0/rank": ["Torch.f.0.forward"],
-        "step0/rank": ["Torch.f.1.forward"],
-    }
-
-
-def test_a_new_run_moves_all_ranks_of_the_old_one_to_one_place(tmp_path: Path) -> None:
-    """Also those that it does not use itself, and folders of other releases."""
-    old = [Run(tmp_path) for _ in range(3)]
-    for rank, run in enumerate(old):
-        record_step(run, 0, rank, "Torch.old.0.forward")
-        run.close()
-    write(tmp_path / "step0/proc77", call("Torch.other.0.forward"))
-    for name in ("rank0", "rank1", "rank2"):  # claimed long before this process began
-        os.utime(tmp_path / ".claims" / name, (1, 1))
-    new = [Run(tmp_path) for _ in range(2)]
-    for rank in (1, 0):
-        record_step(new[rank], 0, rank)
-    assert tree(tmp_path) == {
-        "previous/step0/proc77": ["Torch.other.0.forward"],
-        **{f"previous/step0/rank{rank}": ["Torch.old.0.forward"] for rank in range(3)},
-        **{f"step0/rank{rank}": ["Torch.f.0.forward"] for rank in range(2)},
-    }
-    assert len(list((tmp_path / "previous").iterdir())) == 1
-
-
-def test_a_rank_that_has_ended_already_stays(tmp_path: Path) -> None:
-    """It began after this process was started, so it belongs to the same run."""
-    quick, slow = Run(tmp_path), Run(tmp_path)
-    record_step(quick, 0, 1)
-    quick.close()
-    record_step(slow, 0, 0)
-    assert tree(tmp_path) == {f"step0/rank{rank}": ["Torch.f.0.forward"] for rank in range(2)}
-
-
-def test_a_rank_known_late_is_claimed_when_it_is_known(tmp_path: Path) -> None:
-    old = Run(tmp_path)
-    record_step(old, 1, 0, "Torch.old.0.forward")
-    old.close()
-    run = Run(tmp_path)
-    record_step(run, 0, None)
-    record_step(run, 1, 0)
-    assert tree(tmp_path) == {
-        "previous/step1/rank0": ["Torch.old.0.forward"],
-        "step0/rank": ["Torch.f.0.forward"],
-        "step1/rank0": ["Torch.f.0.forward"],
-    }
-
-
-def test_foreign_files_stay_where_they_are(tmp_path: Path) -> None:
-    foreign = ["model.pt", "step0/weights.bin", "step5/rank0/shard.bin", "steps/rank/dump.json", "stepX/a"]
-    for name in foreign:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("foreign")
-    write(tmp_path / "step0/rank", call("Torch.old.0.forward"))
-    record_step(Run(tmp_path), 0)
-    assert [(tmp_path / name).read_text() for name in foreign] == ["foreign"] * len(foreign)
-
-
-def test_links_are_moved_and_never_followed(tmp_path: Path, logged: list[str]) -> None:
-    run, outside = tmp_path / "run", tmp_path / "outside"
-    write(outside / "rank", call("Torch.outside.0.forward"))
-    (run / "step1").mkdir(parents=True)
-    (run / "step0").symlink_to(outside)
-    (run / "step1/rank").symlink_to(outside / "rank")
-    record_step(Run(run), 0)
-    assert tree(outside) == {"rank": ["Torch.outside.0.forward"]}
-    assert list(load(run / "step0/rank/dump.json")["data"]) == ["Torch.f.0.forward"]
-    (place,) = (run / "previous").iterdir()
-    assert ((place / "step0").is_symlink(), (place / "step1/rank").is_symlink()) == (True, True)
-
-
-def test_a_link_that_comes_later_is_refused(tmp_path: Path, logged: list[str]) -> None:
-    run, outside = Run(tmp_path / "run"), tmp_path / "outside"
-    record_step(run, 0)
-    outside.mkdir()
-    (tmp_path / "run/step1").symlink_to(outside)
-    record_step(run, 1)
-    assert list(outside.iterdir()) == []
-    assert [line for line in logged if "links are not followed" in line] == [
-        f"could not begin the recording in {tmp_path}/run/step1/rank: it is a link, and links are not followed; "
-        "training goes on."
-    ]
-
-
-def test_a_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("keep me")
-    folder = tmp_path / "rank"
-    folder.mkdir()
-    for name in ("dump.json", "stack.json", "journal.log", "dump_error_info.log"):
-        (folder / name).symlink_to(precious)
-    writer = Writer(folder, HEADER, suffix=".pt", with_tensors=False)
-    writer.append(call("Torch.f.0.forward"))
-    writer.tell("do something", ValueError("it failed"))
-    writer.close()
-    assert precious.read_text() == "keep me"
-    assert not any(path.is_symlink() for path in folder.iterdir())
-
-
-RECORD_ELSEWHERE = """
-import sys, time
-from pathlib import Path
-from msprobe.name import CallName
-from msprobe.record import Header, Record
-from msprobe.store.run import Run
-
-run = Run(Path(sys.argv[1]))
-writer = run.record(0, None, Header("statistics", "L1", "pytorch"), suffix=".pt", with_tensors=False)
-writer.append(Record(CallName.parse("Torch.elsewhere.0.forward"), {"output": []}))
-{then}
-print("ready", flush=True)
-sys.stdin.readline()
-writer.close()
-"""
-
-
-def elsewhere(run: Path, then: str = "") -> "subprocess.Popen[str]":
-    """Another process that has begun to record into the folder, and goes on until it is told."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(RECORD_ELSEWHERE).replace("{then}", then), str(run)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-@pytest.mark.parametrize("then", ["", "writer.close(); writer = run.record(7, None, writer_header, suffix='.pt', with_tensors=False)"], ids=["within a step", "between steps"])  # fmt: skip
-def test_a_second_process_does_not_touch_the_first_ones_folders(
-    tmp_path: Path, logged: list[str], then: str
-) -> None:
-    then = then.replace("writer_header", "Header('statistics', 'L1', 'pytorch')")
-    first = elsewhere(tmp_path, then)
-    second = Run(tmp_path)
-    writers = [second.record(step, None, HEADER, suffix=".pt", with_tensors=True) for step in (0, 1)]
-    for writer in writers:
-        writer.append(call("Torch.f.0.forward"))
-        writer.close()
-    assert logged == [
-        f"could not begin the recording in {tmp_path}/step0/rank: process {first.pid} on {os.uname().nodename} is "
-        f"recording into the 'rank' folders of {tmp_path}, so this process records nothing; give each process a "
-        "dump_path of its own, or initialise the process group before start(); training goes on."
-    ]
-    first.communicate("\n")
-    assert tree(tmp_path)["step0/rank"] == ["Torch.elsewhere.0.forward"]
-    assert not (tmp_path / "step1").exists()
-    assert list(tmp_path.rglob("dump_error_info.log")) == []
-
-
-def test_a_dead_process_gives_its_claim_up(tmp_path: Path) -> None:
-    first = elsewhere(tmp_path)
-    first.kill()
-    first.wait()
-    record_step(Run(tmp_path), 0)
-    assert tree(tmp_path) == {"step0/rank": ["Torch.f.0.forward"]}
-    (unfinished,) = store.read(next((tmp_path / "previous").iterdir()))
-    assert (list(unfinished.records), unfinished.finished) == (["Torch.elsewhere.0.forward"], False)
-
-
-def test_an_orphan_of_a_dead_process_holds_no_claim(tmp_path: Path) -> None:
-    """A data loader's worker may outlive the training process by seconds."""
-    first = elsewhere(tmp_path, "import os\nif os.fork() == 0: sys.stdin.readline(); os._exit(0)")
-    first.kill()
-    first.wait()
-    record_step(Run(tmp_path), 0)  # the child still waits for its line
-    assert tree(tmp_path) == {"step0/rank": ["Torch.f.0.forward"]}
-    assert first.stdin is not None
-    first.stdin.close()
-
-
-def test_ranks_that_begin_together(tmp_path: Path) -> None:
-    """Many processes meet in a folder with an old run: each keeps its own recording, the old ones are moved once."""
-    for rank in range(4):
-        write(tmp_path / f"step0/rank{rank}", call("Torch.old.0.forward"))
-    code = RECORD_ELSEWHERE.replace("run.record(0, None", "run.record(0, int(sys.argv[2])").replace(
-        "{then}", ""
-    )
-    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for rank in range(4)
-    ]
-    for process in ranks:
-        process.communicate(b"\n")
-    assert tree(tmp_path) == {
-        **{f"previous/step0/rank{rank}": ["Torch.old.0.forward"] for rank in range(4)},
-        **{f"step0/rank{rank}": ["Torch.elsewhere.0.forward"] for rank in range(4)},
-    }
-    assert len(list((tmp_path / "previous").iterdir())) == 1
-
-
-# --- the disk --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """No file grows beyond 4 kB: the kernel cuts a write short and refuses the next, as a full disk does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGXFSZ, old)
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_is_told_once_and_training_goes_on(
-    tmp_path: Path, logged: list[str], full_disk: None
-) -> None:
-    run = Run(tmp_path)
-    for step in range(2):
-        writer = run.record(step, None, HEADER, suffix=".pt", with_tensors=False)
-        for number in range(50):
-            writer.append(call(f"Torch.f.{number}.forward", output=[TENSOR]))
-        writer.publish()
-        writer.close()
-        assert (writer.records + writer.lost, writer.lost > 0) == (50, True)
-    assert (
-        len(logged) == len(set(logged)) <= 4
-    )  # a cut write and refused ones, of the journal and of the JSON files
-    assert all(line.endswith("training goes on.") for line in logged)
-    assert "errors of these kinds followed" in (tmp_path / "step0/rank/dump_error_info.log").read_text()
-
-
-def test_after_a_full_disk_the_journal_has_all_but_the_lost(tmp_path: Path, full_disk: None) -> None:
-    writer = Writer(tmp_path / "rank", HEADER, suffix=".pt", with_tensors=False)
-    for number in range(50):
-        writer.append(call(f"Torch.f.{number}.forward", output=[TENSOR]))
-    (recording,) = store.read(tmp_path / "rank")
-    assert list(recording.records) == [f"Torch.f.{number}.forward" for number in range(writer.records)]
-    assert 0 < writer.records < 50
-
-
-def test_what_a_full_disk_tore_is_left_out_and_said_so(tmp_path: Path, full_disk: None) -> None:
-    writer = Writer(tmp_path / "rank", HEADER, suffix=".pt", with_tensors=False)
-    for number in range(50):
-        writer.append(call(f"Torch.f.{number}.forward", output=[TENSOR]))
-    lost = writer.lost
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    )
-    writer.append(call("Torch.g.0.forward", output=[TENSOR]))  # there is room again
-    writer.close()
-    whole = load(tmp_path / "rank/dump.json")
-    assert (whole["lost_records"], len(whole["data"]), list(whole["data"])[-1]) == (
-        lost,
-        51 - lost,
-        "Torch.g.0.forward",
-    )
-    (recording,) = store.read(tmp_path / "rank")
-    assert recording.lost_records == lost
-    stack = recording.records["Torch.g.0.forward"].stack
-    assert stack is not None
-    assert stack.frames == FRAMES
-
-
-def test_a_folder_that_vanishes_is_told_once(tmp_path: Path, logged: list[str]) -> None:
-    run = Run(tmp_path / "run")
-    writer = run.record(0, None, HEADER, suffix=".pt", with_tensors=True)
-    writer.append(call("Torch.f.0.forward"))
-    shutil.rmtree(tmp_path / "run")
-    writer.append(call("Torch.f.1.forward"))
-    writer.publish()
-    writer.publish()
-    writer.close()
-    assert logged == [
-        "could not write the JSON files (`msprobe recover` makes them from the journal) in "
-        f"{tmp_path}/run/step0/rank: No such file or directory; training goes on."
-    ]
-    record_step(run, 1)  # the next step is recorded again
-    assert tree(tmp_path / "run") == {"step1/rank": ["Torch.f.0.forward"]}
-
-
-@pytest.mark.parametrize("path", ["file/run", "/proc/msprobe/run"])
-def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path, logged: list[str], path: str) -> None:
-    (tmp_path / "file").write_text("")
-    run = Run(tmp_path / path)
-    for step in range(3):
-        writer = run.record(step, None, HEADER, suffix=".pt", with_tensors=True)
-        writer.append(call("Torch.f.0.forward"))
-        writer.publish()
-        writer.close()
-        assert writer.tensors is None
-    (line,) = logged
-    assert line.startswith(f"could not begin the recording in {tmp_path / path}/step0/rank: ")
-
-
-def test_a_value_that_cannot_be_written_is_told_and_the_next_goes_on(
-    tmp_path: Path, logged: list[str]
-) -> None:
-    folder = tmp_path / "rank"
-    writer = Writer(folder, HEADER, suffix=".pt", with_tensors=False)
-    for number in range(3):
-        writer.append(call(f"Torch.f.{number}.forward", input_args=[Leaf("int", 10**5000)]))
-    writer.append(call("Torch.g.0.forward", input_args=[Leaf("int", 1)]))
-    writer.close()
-    assert list(load(folder / "dump.json")["data"]) == ["Torch.g.0.forward"]
-    assert load(folder / "dump.json")["lost_records"] == 3
-    assert len(logged) == 1
-    log = (folder / "dump_error_info.log").read_text()
-    assert ("ValueError" in log, "2 further errors of these kinds followed" in log) == (True, True)
-
-
-def test_each_kind_of_trouble_is_told_once_in_a_run(tmp_path: Path, logged: list[str]) -> None:
-    run = Run(tmp_path)
-
-    def trouble(kind: type[Exception]) -> Exception:
-        try:
-            raise kind("it failed")
-        except kind as error:
-            return error
-
-    for step in range(3):
-        writer = run.record(step, None, HEADER, suffix=".pt", with_tensors=False)
-        for number in range(4):
-            writer.tell(f"record the inputs of Torch.f.{number}.forward", trouble(ValueError))
-            writer.tell(f"record the inputs of Torch.f.{number}.forward", trouble(TypeError))
-        writer.close()
-    assert (
-        logged
-        == [
-            f"could not record the inputs of Torch.f.0.forward in {tmp_path}/step0/rank: it failed; training goes on."
-        ]
-        * 2
-    )
-    logs = [(tmp_path / f"step{step}/rank/dump_error_info.log").read_text() for step in range(3)]
-    assert [log.count("[ERROR]") for log in logs] == [3, 3, 3]
-
-
-def test_tensor_files_that_were_lost_are_listed(tmp_path: Path, logged: list[str]) -> None:
-    folder = tmp_path / "rank"
-    writer = Writer(folder, Header("tensor", "L1", "pytorch"), suffix=".pt", with_tensors=True)
-    assert writer.tensors is not None
-    writer.tensors.put("good", TensorData(b"\0" * 4, "float32", (1,)))
-    writer.tensors.put("lost", TensorData(b"\1" * 3, "float32", (1,)))  # one byte too few
-    writer.append(call("Torch.f.0.forward", output=[TENSOR._replace(data_name="lost.pt")]))
-    writer.append(call("Torch.f.1.forward", output=[TENSOR._replace(data_name="good.pt")]))
-    writer.close()
-    assert load(folder / "dump.json")["missing_files"] == ["lost.pt"]
-    assert len(logged) == 1
-    assert store.read(folder)[0].missing_files == ("lost.pt",)
 
 
 # --- small parts -------------------------------------------------------------------------------------

@@ -28,14 +28,6 @@ class Around(Protocol):
     ) -> Any: ...
 
 
-class ModuleWatch(Protocol):
-    """What an adapter tells while modules run."""
-
-    def enter(self, owner: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
-
-    def leave(self, owner: str, module: Any, output: Any, failed: bool) -> None: ...
-
-
 class Region(Protocol):
     """What an adapter tells about checkpointed code, which runs a second time during backward."""
 
@@ -46,6 +38,14 @@ class Region(Protocol):
     def again(self, mark: Any) -> AbstractContextManager[None]:
         """Around a further run: its calls carry the names of the first."""
         ...
+
+
+class ModuleWatch(Region, Protocol):
+    """What an adapter tells while modules run."""
+
+    def enter(self, owner: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+
+    def leave(self, owner: str, module: Any, output: Any, failed: bool) -> None: ...
 
 
 class GradientSink(Protocol):

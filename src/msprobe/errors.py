@@ -13,7 +13,7 @@ class UsageError(MsprobeError):
     """A function was called in a way that cannot work."""
 
 
-class RecordingError(MsprobeError):
+class RecordingError(MsprobeError, ValueError):
     """A recording on disk is missing, damaged, or not what it claims to be."""
 
 

@@ -1,7 +1,7 @@
 """Importing this makes thread pools do their work at once.
 
-An existing release computes checksums in a pool, of memory that training goes on changing; done at once they are
-those of the tensors it recorded.
+An existing release computes checksums in a pool, of memory that training goes on changing; done at once they
+are those of the tensors it recorded.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor

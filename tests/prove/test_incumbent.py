@@ -1,4 +1,4 @@
-"""Beside the existing tool: its compare reads our recordings, and its recordings of the same nets agree with ours.
+"""Beside the existing tool: its compare reads our recordings, and its own of the same nets agree with them.
 
 Where they do not agree, docs/format.md says why, and the exception is pinned here.
 """
@@ -30,19 +30,27 @@ from incumbent import (
     record,
     rows,
     run_many,
+    slots,
 )
 from msprobe import store
 from msprobe.cli.main import main
+from msprobe.kernels import Statistics
 from msprobe.record import Leaf, Recording
 from msprobe.store.layout import recording_folder
 
 pytestmark = pytest.mark.prove
 
 EVERYTHING = [Order("golden", level, mode) for level in LEVELS for mode in MODES]
-NETS = [Order(net, level, mode) for net in ("conv", "encoder") for level, mode in
-        [("L1", "md5"), ("L0", "md5"), ("mix", "statistics"), ("mix", "md5"), ("mix", "tensor")]]  # fmt: skip
+SOME = (("L1", "md5"), ("L0", "statistics"), ("mix", "md5"), ("mix", "tensor"))
+NETS = [Order(net, level, mode) for net in ("conv", "encoder") for level, mode in SOME]
 QUIRKS = [Order("quirks", level, "statistics") for level in LEVELS] + [Order("caught", "L1", "statistics")]
-ITS_OWN = [Order("golden", "L1", "statistics"), Order("golden", "L0", "tensor"), Order("golden", "mix", "md5")]
+# An input that the module itself overwrites; release 8.3.3 records it after the call.
+IN_PLACE = {f"Module.blocks.{block}.act.ReLU.forward.0.input.0": "max, min" for block in (0, 1)}
+ITS_OWN = [
+    Order("golden", "L1", "statistics"),
+    Order("golden", "L0", "tensor"),
+    Order("golden", "mix", "md5"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +70,12 @@ def named(orders: list[Order]) -> Mapping[str, list[object]]:
     return {"argvalues": list(orders), "ids": ["-".join(order[:3]) for order in orders]}
 
 
-# --- its compare reads our recordings ------------------------------------------------------------------------
+# --- its compare reads our recordings -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def tables(root: Path) -> Mapping[tuple[str, str, Order], Verdicts]:
-    """What each release says of ours against ours with one weight perturbed, and of ours against its own."""
+    """What each release says of ours with one weight perturbed against ours, and of ours against its own."""
     found: dict[tuple[str, str, Order], Verdicts] = {}
     for release, own in ((OLD, [*EVERYTHING, *NETS]), (NEW, ITS_OWN)):
         pairs: dict[str, tuple[Path, Path]] = {}
@@ -95,7 +103,7 @@ def dump(root: Path, maker: str, order: Order) -> Path:
 def test_its_compare_reads_two_of_our_recordings(
     tables: Mapping[tuple[str, str, Order], Verdicts], root: Path, release: str, order: Order
 ) -> None:
-    """Every place of our recording is a row, every row has its counterpart and a verdict, and not all are alike."""
+    """Each place of our recording is a row, each row has its counterpart, and verdicts are not all alike."""
     table = tables[release, "perturbed", order]
     places = len(rows(read_step(root, OURS, order)))
     assert len(table.rows) >= places
@@ -109,35 +117,38 @@ def test_its_compare_reads_two_of_our_recordings(
 
 @pytest.mark.parametrize("order", **named([*EVERYTHING, *NETS]))
 def test_release_8_3_3_compares_ours_with_its_own(
-    tables: Mapping[tuple[str, str, Order], Verdicts], order: Order
+    tables: Mapping[tuple[str, str, Order], Verdicts], root: Path, order: Order
 ) -> None:
     table = tables[OLD, "own", order]
     assert table.matched >= 0.85  # what has no counterpart are gradients that it does not record
     good = {"pass", "Yes", "", "None", "N/A"}
     bad = [target for target, golden, verdict in table.rows if golden != "N/A" and verdict not in good]
     if order.net != "encoder" or order.level == "L1":  # see test_release_8_3_3_changes_training
-        assert [row for row in bad if not explained(row)] == []
+        assert [row for row in bad if not explained(row, read_step(root, OURS, order))] == []
 
 
 @pytest.mark.parametrize("order", **named(ITS_OWN))
 def test_release_26_2_0_compares_ours_with_its_own(
-    tables: Mapping[tuple[str, str, Order], Verdicts], order: Order
+    tables: Mapping[tuple[str, str, Order], Verdicts], root: Path, order: Order
 ) -> None:
     table = tables[NEW, "own", order]
-    assert table.matched >= 0.7  # its parameters_grad have a number, and it lacks gradients around in-place calls
+    assert table.matched >= 0.7  # its parameters_grad have a number; in-place calls lack gradients
     bad = [target for target, golden, verdict in table.rows if golden != "N/A" and verdict == "error"]
-    assert [row for row in bad if not explained(row)] == []
+    assert [row for row in bad if not explained(row, read_step(root, OURS, order))] == []
 
 
-def explained(row: str) -> bool:
-    """Rows in which recordings of the existing tool differ from ours for a reason given in docs/format.md."""
-    return bool(
-        re.search(r"\.backward(\.\d+)?\.output", row)  # the gradient of the last autograd node, not of the call
-        or re.search(r"\.act\.ReLU\.forward\.0\.input", row)  # an in-place input, shown as the call left it
-        or re.search(r"\.layer_norm\.\d+\.forward\.output|LayerNorm\.forward\.0\.output", row)  # a mean of nearly zero
-        or re.search(r"batch_norm\.0\.forward\.output|BatchNorm1d\.forward\.0\.output", row)  # the same
-        or re.search(r"\.backward(\.\d+)?\.input", row)  # the same: gradients sum up to nearly zero
-    )
+def explained(row: str, ours: Recording) -> bool:
+    """Whether the existing tool has a reason of its own, given in docs/format.md, to see a difference."""
+    own_gradient = re.search(r"\.backward(\.\d+)?\.output\.", row)  # it has the last autograd node's
+    if own_gradient or row in IN_PLACE:
+        return True
+    # It compares each statistic by itself; a mean that is rounding noise is another in any other summation.
+    places = {f"{name}.{slot}": leaf for name, call in ours.records.items() for slot, leaf in slots(call)}
+    stats = places[row].stats
+    assert isinstance(stats, Statistics)
+    if stats.mean is None or stats.max is None or stats.min is None:
+        return False
+    return abs(stats.mean) < 1e-6 * max(abs(stats.max), abs(stats.min))
 
 
 def test_its_compare_reads_a_recovered_recording(root: Path, tmp_path: Path) -> None:
@@ -159,7 +170,7 @@ def test_its_compare_reads_a_recovered_recording(root: Path, tmp_path: Path) -> 
 
 
 def as_killed(folder: Path) -> None:
-    """Turn a finished recording back into what a kill would have left: a journal, and nothing else but tensors."""
+    """Turn a finished recording back into what a kill leaves: a journal and tensor files."""
     from msprobe.store import journal
 
     whole = json.loads((folder / "dump.json").read_text())
@@ -173,7 +184,7 @@ def as_killed(folder: Path) -> None:
     (folder / "journal.log").write_bytes(b"".join(lines))
 
 
-# --- its recordings agree with ours --------------------------------------------------------------------------
+# --- its recordings agree with ours ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [0, 1])
@@ -184,7 +195,6 @@ def test_all_its_record_names_are_ours_too(root: Path, order: Order, step: int) 
     assert [name for name in theirs.records if name not in ours.records] == []
 
 
-IN_PLACE = {f"Module.blocks.{block}.act.ReLU.forward.0.input.0": "max, min" for block in (0, 1)}
 AGREEING = [order for order in (*EVERYTHING, *NETS) if order.net != "encoder" or order.level == "L1"]
 
 
@@ -224,11 +234,11 @@ def loaded(recording: Recording, leaf: Leaf) -> torch.Tensor:
     return tensor
 
 
-# --- where its defects stand ---------------------------------------------------------------------------------
+# --- where its defects stand ----------------------------------------------------------------------
 
 
 def test_release_8_3_3_changes_training_at_l0_and_mix(root: Path, tmp_path: Path) -> None:
-    """Its module hooks hand views to the module, so that `query is key` fails in attention; ours hand over nothing."""
+    """Its module hooks hand views to a module, so `query is key` fails in attention; ours change nothing."""
     argv = [*Order("encoder", "L1", "statistics").argv(tmp_path, OURS), "--plain"]
     (tmp_path / OURS).mkdir()
     assert run_many(OURS, str(TRAIN_NET), [(argv, tmp_path / "plain.log")], "torch") == [0]
@@ -237,7 +247,7 @@ def test_release_8_3_3_changes_training_at_l0_and_mix(root: Path, tmp_path: Path
         (maker, order.level): parameters(order.folder(root, maker).with_suffix(".log"))
         for maker in (OURS, OLD)
         for order in NETS
-        if order.net == "encoder" and order.mode == "md5"
+        if order.net == "encoder"
     }
     assert {key for key, value in trained.items() if value != plain} == {(OLD, "L0"), (OLD, "mix")}
 
@@ -246,7 +256,7 @@ def parameters(log: Path) -> str:
     return next(line for line in log.read_text().splitlines() if line.startswith("parameters "))
 
 
-@pytest.mark.parametrize("order", **named([o for o in NETS if o.net == "encoder" and o.level != "L1" and o.mode != "tensor"]))
+@pytest.mark.parametrize("order", **named([order for order in NETS if order not in AGREEING]))
 def test_the_forward_of_the_changed_training_agrees(root: Path, order: Order) -> None:
     """In the first step only backward had another order of sums, by a few units of the last place."""
     found = disagreements(root, order, 0)
@@ -260,7 +270,10 @@ def test_the_forward_of_the_changed_training_agrees(root: Path, order: Order) ->
 def test_early_bound_functions_keep_their_names(root: Path) -> None:
     """F.relu, bound before start(), is Torch.relu to it, which shifts the count of the next one."""
     theirs, ours = (read_step(root, maker, QUIRKS[0]) for maker in (OLD, OURS))
-    calls = [[name for name in recording.records if "relu" in name and "forward" in name] for recording in (theirs, ours)]
+    calls = [
+        [name for name in recording.records if "relu" in name and "forward" in name]
+        for recording in (theirs, ours)
+    ]
     assert calls == [
         ["Torch.relu.0.forward", "Functional.relu.0.forward"],
         ["Functional.relu.0.forward", "Functional.relu.1.forward"],
@@ -281,17 +294,12 @@ def test_recomputed_calls_keep_their_names(root: Path) -> None:
         {
             name: record.fields["is_recompute"]
             for name, record in read_step(root, maker, order).records.items()
-            if re.match(r"Torch\.tanh|Module\.linear\.Linear\.forward", name) and record.name.direction == "forward"
+            if name.startswith("Module.linear.Linear.forward")
         }
         for maker in (OLD, OURS)
     )
-    assert theirs == {
-        "Torch.tanh.0.forward": False,
-        "Module.linear.Linear.forward.0": False,
-        "Torch.tanh.1.forward": True,
-        "Module.linear.Linear.forward.1": True,
-    }
-    assert ours == {"Torch.tanh.0.forward": True, "Module.linear.Linear.forward.0": True}
+    assert theirs == {"Module.linear.Linear.forward.0": False, "Module.linear.Linear.forward.1": True}
+    assert ours == {"Module.linear.Linear.forward.0": True}
 
 
 def test_statistics_of_wide_numbers(root: Path) -> None:
@@ -316,8 +324,8 @@ def test_a_positional_dtype_is_kept(root: Path) -> None:
 
 def test_an_in_place_module_has_its_input_and_its_backward(root: Path) -> None:
     theirs, ours = (read_step(root, maker, Order("quirks", "L0", "statistics")) for maker in (OLD, OURS))
-    lowest = [rows(side)["Module.relu.ReLU.forward.0.input.0"].stats.min for side in (theirs, ours)]  # type: ignore[union-attr]
-    assert (lowest[0], lowest[1] < 0) == (0, True)  # type: ignore[operator]
+    inputs = [rows(side)["Module.relu.ReLU.forward.0.input.0"].stats for side in (theirs, ours)]
+    assert [stats.min < 0 for stats in inputs] == [False, True]  # type: ignore[union-attr, operator]
     assert ["Module.relu.ReLU.backward.0" in side.records for side in (theirs, ours)] == [False, True]
 
 

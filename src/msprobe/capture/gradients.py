@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -20,30 +21,37 @@ class CallGradients:
         self._recorder = recorder
         self._name = name
         self._parent = parent
-        self._wanted: bool | None = None
+        self._wanted: bool | None = None  # unknown until the first gradient comes
+        self._text = ""
         self._inputs: dict[int, Leaf | None] = {}
         self._outputs: dict[int, Leaf | None] = {}
 
     def of_output(self, index: int, gradient: Any) -> None:
-        self._take(self._inputs, "input", index, gradient)
+        if self._is_wanted() and self._recorder.scope.sides.input:
+            self._take(self._inputs, "input", index, gradient)
 
     def of_input(self, index: int, gradient: Any) -> None:
-        self._take(self._outputs, "output", index, gradient)
+        if self._is_wanted() and self._recorder.scope.sides.output:
+            self._take(self._outputs, "output", index, gradient)
+
+    def _is_wanted(self) -> bool:
+        if self._wanted is None and not self._recorder.closed:
+            self._text = str(self._name)
+            self._wanted = self._recorder.scope.enter(self._name, listed=True)
+        return bool(self._wanted)
 
     def _take(self, side: dict[int, Leaf | None], word: str, index: int, gradient: Any) -> None:
-        recorder = self._recorder
-        if recorder.closed:
-            return
-        if self._wanted is None:
-            self._wanted = recorder.scope.enter(self._name, listed=True)
-        if not self._wanted or not getattr(recorder.scope.sides, word):
-            return
-        with recorder.guarded(f"record the gradients of {self._name}"):
-            side[index] = None if gradient is None else recorder.describe(gradient, str(self._name), f"{word}.{index}")
+        side[index] = None
+        if gradient is not None:
+            recorder = self._recorder
+            with recorder.guarded("record the gradients of", self._text):
+                side[index] = recorder.describe(gradient, self._text, f"{word}.{index}")
 
     def finish(self) -> None:
         """All gradients of this backward pass have come."""
         recorder = self._recorder
+        if self._wanted is None:
+            return
         if self._wanted and not recorder.closed:
             fields: dict[str, Any] = {}
             if recorder.scope.sides.input:
@@ -51,8 +59,7 @@ class CallGradients:
             if recorder.scope.sides.output:
                 fields["output"] = _in_order(self._outputs)
             recorder.commit(Record(self._name, fields, None, self._parent, recorder.with_parents))
-        if self._wanted is not None:
-            recorder.scope.leave(self._name)
+        recorder.scope.leave(self._name)
         self._wanted = None
         self._inputs, self._outputs = {}, {}
 
@@ -75,7 +82,7 @@ class ParameterGradients:
         for key, parameter in parameters:
             if key in self._undo:
                 continue
-            undo = adapter.on_gradient(parameter, lambda gradient, key=key: self._take(key, gradient))
+            undo = adapter.on_gradient(parameter, functools.partial(self._take, key))
             if undo is not None:
                 self._undo[key] = undo
                 self._leaves.setdefault(key, None)
@@ -87,7 +94,7 @@ class ParameterGradients:
         recorder = self._recorder
         if recorder.closed or not recorder.scope.enter(self._name):
             return
-        with recorder.guarded(f"record the gradient of {key} of {self._name}"):
+        with recorder.guarded(f"record the gradient of {key} of", self._name):
             self._leaves[key] = recorder.describe(gradient, str(self._name), key)
             self._written = False
             if not self._undo:

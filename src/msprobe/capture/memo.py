@@ -14,19 +14,13 @@ _MANY = 50_000
 class Seen:
     """A described tensor: its leaf, and the file that holds its content once it was saved."""
 
-    __slots__ = ("file", "leaf", "_reference", "_version")
+    __slots__ = ("file", "leaf", "reference", "version")
 
     def __init__(self, tensor: Any, version: Hashable, leaf: Leaf) -> None:
-        self._reference = weakref.ref(tensor)
-        self._version = version
+        self.reference = weakref.ref(tensor)
+        self.version = version
         self.leaf = leaf
         self.file: str | None = None
-
-    def is_still(self, tensor: Any, version: Hashable) -> bool:
-        return self._version == version and self._reference() is tensor
-
-    def is_gone(self) -> bool:
-        return self._reference() is None
 
 
 class Memo:
@@ -37,14 +31,19 @@ class Memo:
 
     def find(self, tensor: Any, version: Hashable) -> Seen | None:
         seen = self._seen.get(id(tensor))
-        return seen if seen is not None and seen.is_still(tensor, version) else None
+        if seen is not None and seen.version == version and seen.reference() is tensor:
+            return seen
+        return None
 
     def keep(self, tensor: Any, version: Hashable, leaf: Leaf) -> Seen:
-        seen = Seen(tensor, version, leaf)
         if len(self._seen) > _MANY:
-            self._seen = {key: seen for key, seen in self._seen.items() if not seen.is_gone()}
-        self._seen[id(tensor)] = seen
+            self._seen = {key: seen for key, seen in self._seen.items() if seen.reference() is not None}
+        seen = self._seen[id(tensor)] = Seen(tensor, version, leaf)
         return seen
+
+    def drop(self, tensor: Any) -> None:
+        """It is not what it was, whatever its version says."""
+        self._seen.pop(id(tensor), None)
 
     def forget(self) -> None:
         self._seen.clear()

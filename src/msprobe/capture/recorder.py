@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from msprobe.adapter import Adapter, Api, Want
+from msprobe.capture.calls import Again, Call, Guard, Mark, Thread
 from msprobe.capture.gradients import CallGradients, ParameterGradients
 from msprobe.capture.memo import Memo
 from msprobe.capture.scope import Scope
-from msprobe.capture.stacks import Place, Stacks
+from msprobe.capture.stacks import Stacks
 from msprobe.kernels import statistics_of
 from msprobe.name import BACKWARD, FORWARD, CallName, call_owner, slot_name
 from msprobe.record import Leaf, Record, Tree, plain_leaf, tensors_in, walk
@@ -30,32 +33,12 @@ class Plan(NamedTuple):
     with_parents: bool  # levels L0 and mix say which module a call ran in
 
 
-class Call(NamedTuple):
-    """A call under way: its name, where it was made, what its inputs were."""
-
-    name: CallName
-    recorded: bool
-    tapped: bool = False  # its backward is recorded
-    place: Place | None = None
-    parent: str | None = None
-    fields: dict[str, Any] | None = None
-    begun: Any = None  # the adapter's note of where the inputs hang in the graph
-
-
-class _Thread(threading.local):
-    """What each thread has of its own."""
-
-    def __init__(self) -> None:
-        self.inside = False  # a recorded call, or our own work on one
-        self.modules: list[Call] = []
-        self.counts: Counter[str] | None = None  # set while checkpointed code runs a second time
-
-
 class Recorder:
     """Records one step of one rank; gradients are taken until close(), calls only while listening."""
 
     def __init__(self, adapter: Adapter, writer: Writer, scope: Scope, stacks: Stacks, plan: Plan) -> None:
         self.listening = False
+        self.closed = False
         self.scope = scope
         self._adapter = adapter
         self._writer = writer
@@ -63,125 +46,153 @@ class Recorder:
         self._plan = plan
         self._memo = Memo()
         self._counts: Counter[str] = Counter()
-        self._thread = _Thread()
+        self._thread = Thread()
         self._lock = threading.RLock()
         self._waiting: list[Record] = []  # records whose statistics are still on a device
         self._parameters: dict[str, ParameterGradients] = {}
-        self._closed = False
 
     # --- calls of APIs ---
 
-    def around(self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def around(
+        self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Run an intercepted function and record the call; of nested calls only the outermost counts."""
         thread = self._thread
         if thread.inside or not (self.listening or self._runs_again()):
             return function(*args, **kwargs)
-        call = self._begin(self._count(call_owner(api.prefix, api.name)), function, args, kwargs)
         thread.inside = True
         try:
-            output = function(*args, **kwargs)
-        except BaseException as error:
+            call = self._begin(self._count(call_owner(api.prefix, api.name)), args, kwargs)
+            try:
+                output = function(*args, **kwargs)
+            except BaseException as error:
+                self._fail(call, error)
+                raise
+            if api.communicates:
+                results = [*args, *kwargs.values()]
+                if not self._adapter.on_completion(output, lambda: self._arrived(call, results)):
+                    self._arrived(call, results)
+            elif call.recorded or call.tapped:
+                self._end(call, output, args[0] if api.in_place and args else None)
+            self.scope.leave(call.name)
+            return output
+        finally:
             thread.inside = False
-            self._fail(call, error)
-            raise
-        thread.inside = False
-        if api.communicates:
-            results = [*args, *kwargs.values()]
-            if not self._adapter.on_completion(output, lambda: self._end(call, results)):
-                self._end(call, results)
-        elif call.recorded or call.tapped:
-            self._end(call, output)
-        self.scope.leave(call.name)
-        return output
 
-    def _begin(
-        self, name: CallName, function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call:
+    def _arrived(self, call: Call, results: list[Any]) -> None:
+        """A communication is complete; that it wrote into its arguments is not counted as a change."""
+        for tensor in tensors_in(results, self._adapter.is_tensor):
+            self._memo.drop(tensor)
+        self._end(call, results)
+
+    def _begin(self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        text = str(name)
         recorded = self.scope.enter(name)
         tapped = self.scope.expects_backward(name) and self._adapter.differentiates()
-        call = Call(name, recorded, tapped)
         if not recorded and not tapped:
-            return call
-        with self.guarded(f"record the inputs of {name}"):
-            place = self._stacks.here(function)
-            parent = self._parent() or place.group if self._plan.with_parents else None
-            fields: dict[str, Any] | None = None
+            return Call(name, text, False)
+        with self.guarded("record the inputs of", text):
+            place = self._stacks.here()
+            fields: dict[str, Any] = {}
             tensors: list[Any] = []
             if recorded and self.scope.sides.input:
-                see = self._seeing(str(name), tensors)
-                fields = {
-                    "input_args": [walk(value, see, f"input.{i}") for i, value in enumerate(args)],
-                    "input_kwargs": {key: walk(value, see, f"kwargs.{key}") for key, value in kwargs.items()},
-                }
+                fields["input_args"] = self._trees(args, text, "input", tensors)
+                trees = self._trees(kwargs.values(), text, "kwargs", tensors, kwargs) if kwargs else ()
+                fields["input_kwargs"] = dict(zip(kwargs, trees, strict=True))
             elif tapped:
                 tensors = tensors_in([args, kwargs], self._adapter.is_tensor)
             begun = self._adapter.begin_backward(tensors) if tapped else None
-            return Call(name, recorded, tapped, place, parent, fields or {}, begun)
-        return Call(name, recorded=False)
+            modules = self._thread.modules
+            return Call(name, text, recorded, tapped, place, modules[-1] if modules else None, fields, begun)
+        return Call(name, text, False)
 
-    def _end(self, call: Call, output: Any) -> None:
-        with self.guarded(f"record the outputs of {call.name}"):
-            fields = dict(call.fields or {})
+    def _end(self, call: Call, output: Any, changed: Any = None) -> None:
+        """`changed`: what an in-place call changed, which is its output where it returns nothing."""
+        with self.guarded("record the outputs of", call.text):
             tensors: list[Any] = []
-            results = list(output) if isinstance(output, (tuple, list)) and not hasattr(output, "_fields") else [output]
-            is_module = call.name.is_module
+            results = (
+                output if isinstance(output, (tuple, list)) and not hasattr(output, "_fields") else (output,)
+            )
             if call.recorded:
-                if not is_module:
-                    fields["is_recompute"] = self._runs_again()
-                if self.scope.sides.output:
-                    see = self._seeing(str(call.name), tensors)
-                    fields["output"] = [walk(value, see, f"output.{i}") for i, value in enumerate(results)]
-                if is_module:
-                    fields["parameters"] = fields.pop("parameters", {})
-                    fields["is_recompute"] = self._runs_again()
-                self._emit(call, fields)
+                self._emit(call, self._finished(call, results, tensors))
             if call.tapped:
-                outputs = tensors or tensors_in(results, self._adapter.is_tensor)
-                sink = CallGradients(self, call.name.facing(BACKWARD), self._backward_parent(call))
-                self._adapter.on_backward(call.begun, outputs, sink)
+                outputs = tensors or tensors_in([results, changed], self._adapter.is_tensor)
+                if outputs:
+                    sink = CallGradients(self, call.name.facing(BACKWARD), self._backward_parent(call))
+                    self._adapter.on_backward(call.begun, outputs, sink)
+
+    def _finished(self, call: Call, results: Sequence[Any], tensors: list[Any]) -> dict[str, Any]:
+        """The fields of a record, in the order of the file format."""
+        fields = dict(call.fields or {})
+        again = self._thread.counts is not None
+        parameters = fields.pop("parameters", None)
+        if parameters is None:
+            fields["is_recompute"] = again
+        if self.scope.sides.output:
+            fields["output"] = self._trees(results, call.text, "output", tensors)
+        if parameters is not None:
+            fields["parameters"] = parameters
+            fields["is_recompute"] = again
+        return fields
 
     def _fail(self, call: Call, error: BaseException) -> None:
         """The call raised: note its inputs and the error, unless the framework raised it to steer itself."""
         self.scope.leave(call.name)
         if call.recorded and not self._adapter.is_control_flow(error):
-            with self.guarded(f"record the failure of {call.name}"):
+            with self.guarded("record the failure of", call.text):
                 fields = {**(call.fields or {}), "is_recompute": self._runs_again()}
                 self._emit(call, {**fields, "exception": f"{type(error).__name__}: {error}"[:500]})
 
     def _emit(self, call: Call, fields: dict[str, Any]) -> None:
-        stack = call.place.stack if call.place is not None else None
-        self.commit(Record(call.name, fields, stack, call.parent, self._plan.with_parents))
+        stack = group = None
+        if call.place is not None:
+            stack, group = call.place
+        parent = call.parent.text if call.parent is not None else group
+        self.commit(Record(call.name, fields, stack, parent, self._plan.with_parents))
 
     # --- modules ---
 
     def enter(self, owner: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not (self.listening or self._runs_again()):
             return
-        call = self._begin(self._count(owner), None, args, kwargs)
+        call = self._begin(self._count(owner), args, kwargs)
         if call.recorded and call.fields is not None:
-            with self.guarded(f"record the parameters of {call.name}"):
-                see = self._seeing(str(call.name), [])
+            with self.guarded("record the parameters of", call.text):
                 parameters = self._adapter.parameters(module)
-                call.fields["parameters"] = {name: see(value, f"parameters.{name}") for name, value in parameters}
+                call.fields["parameters"] = {
+                    name: self.describe(value, call.text, f"parameters.{name}") for name, value in parameters
+                }
         self._thread.modules.append(call)
 
     def leave(self, owner: str, module: Any, output: Any, failed: bool) -> None:
+        call = self._left(owner)
+        if call is None:
+            return
+        if failed:
+            error = sys.exc_info()[1]
+            if error is not None:
+                self._fail(call, error)
+            return
+        if call.recorded or call.tapped:
+            self._end(call, output)
+            if call.tapped:
+                self._await_parameters(call.name, module)
+        self.scope.leave(call.name)
+
+    def _left(self, owner: str) -> Call | None:
+        """The call of a module that is over; what an exception left behind inside it goes with it."""
         modules = self._thread.modules
-        while modules:  # what an exception left behind on top of this module goes with it
-            call = modules.pop()
-            self.scope.leave(call.name)
-            if call.name.owner == owner:
-                break
-        else:
-            return
-        if failed or not (call.recorded or call.tapped):
-            return
-        self._end(call, output)
-        if self.scope.sides.backward and self._adapter.differentiates():
-            self._await_parameters(call.name, module)
+        for depth in range(len(modules) - 1, -1, -1):
+            if modules[depth].name.owner == owner:
+                call = modules[depth]
+                for inner in modules[depth + 1 :]:
+                    self.scope.leave(inner.name)
+                del modules[depth:]
+                return call
+        return None
 
     def _await_parameters(self, name: CallName, module: Any) -> None:
-        with self.guarded(f"follow the parameter gradients of {name}"):
+        with self.guarded("follow the parameter gradients of", name):
             waiting = self._parameters.get(name.owner)
             if waiting is None:
                 waiting = self._parameters[name.owner] = ParameterGradients(self, name)
@@ -189,23 +200,17 @@ class Recorder:
 
     # --- checkpointed code runs a second time; its calls keep their first names ---
 
-    def mark(self) -> Counter[str]:
-        counts = self._thread.counts
-        return Counter(self._counts if counts is None else counts)
-
-    @contextmanager
-    def again(self, mark: Counter[str]) -> Iterator[None]:
+    def mark(self) -> Mark:
         thread = self._thread
-        before = thread.counts, thread.modules
-        thread.counts, thread.modules = Counter(mark), []
-        try:
-            yield
-        finally:
-            thread.counts, thread.modules = before
+        counts = Counter(self._counts if thread.counts is None else thread.counts)
+        return Mark(counts, tuple(call.bare() for call in thread.modules))
+
+    def again(self, mark: Mark) -> AbstractContextManager[None]:
+        return Again(self._thread, mark)
 
     def _runs_again(self) -> bool:
-        """Checkpointed code may run again after stop(), when backward comes; only its second run is seen then."""
-        return self._thread.counts is not None and not self._closed
+        """Checkpointed code may run again after stop(), when backward comes; then only this run is seen."""
+        return self._thread.counts is not None and not self.closed
 
     # --- shared by calls, modules and gradients ---
 
@@ -236,7 +241,7 @@ class Recorder:
     def commit(self, record: Record) -> None:
         """Write a finished record, at once or as soon as its statistics arrive from the device."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
             if self._waiting or self._adapter.pending():
                 self._waiting.append(record)
@@ -253,16 +258,13 @@ class Recorder:
                 self._writer.append(record)
 
     @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
     def with_parents(self) -> bool:
         return self._plan.with_parents
 
     def pause(self) -> None:
         """stop(): no more calls; gradients of the calls so far may still come."""
         self.listening = False
+        self._thread = Thread()  # modules that are still running end unseen
         self._memo.forget()
         self.settle()
 
@@ -272,20 +274,29 @@ class Recorder:
         for waiting in self._parameters.values():
             waiting.close()
         self._parameters.clear()
-        self._closed = True
+        self.closed = True
 
-    @contextmanager
-    def guarded(self, doing: str) -> Iterator[None]:
-        """Our own work on a call: not itself recorded, outside every graph, and never an error for training."""
-        thread = self._thread
-        inside, thread.inside = thread.inside, True
-        try:
-            with self._adapter.untracked():
-                yield
-        except Exception as error:  # recording must never stop training
-            self._writer.tell(doing, error)
-        finally:
-            thread.inside = inside
+    def guarded(self, doing: str, name: object = "") -> Guard:
+        return Guard(self._thread, self._adapter.untracked(), self._writer.tell, doing, name)
+
+    def _trees(
+        self,
+        values: Iterable[Any],
+        record: str,
+        word: str,
+        tensors: list[Any],
+        keys: Iterable[str] | None = None,
+    ) -> list[Tree]:
+        """What was seen in each value, at the slots `word.0`, `word.1` or `word.key`; notes the tensors."""
+        is_tensor = self._adapter.is_tensor
+        trees: list[Tree] = []
+        for value, key in zip(values, itertools.count() if keys is None else keys, strict=False):
+            if is_tensor(value):
+                tensors.append(value)
+                trees.append(self.describe(value, record, f"{word}.{key}"))
+            else:
+                trees.append(walk(value, self._seeing(record, tensors), f"{word}.{key}"))
+        return trees
 
     def _seeing(self, record: str, tensors: list[Any]) -> Callable[[Any, str], Tree]:
         adapter = self._adapter
@@ -317,21 +328,15 @@ class Recorder:
             counts[owner] = number + 1
         return CallName(owner, FORWARD, number)
 
-    def _parent(self) -> str | None:
-        modules = self._thread.modules
-        return str(modules[-1].name) if modules else None
-
     def _backward_parent(self, call: Call) -> str | None:
-        if call.parent is None:
+        if call.parent is None or not self._plan.with_parents:
             return None
-        try:
-            return str(CallName.parse(call.parent).facing(BACKWARD))
-        except ValueError:
-            return None
+        return str(call.parent.name.facing(BACKWARD))
 
 
 def _array(value: Any) -> Leaf | None:
-    """A numpy array among the arguments."""
+    """A numpy array among the arguments; one that holds no numbers has no statistics."""
     if type(value).__module__ != "numpy" or not hasattr(value, "__array_interface__"):
         return None
-    return Leaf("numpy.ndarray", dtype=value.dtype.name, shape=tuple(value.shape), stats=statistics_of(value))
+    stats = statistics_of(value) if value.dtype.kind in "biufc" else None
+    return Leaf("numpy.ndarray", dtype=value.dtype.name, shape=tuple(value.shape), stats=stats)

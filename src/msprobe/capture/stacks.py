@@ -5,9 +5,9 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msprobe.record import Stack
 
@@ -28,36 +28,38 @@ class Stacks:
     def __init__(self, hidden: tuple[str, ...] = (), groups: Mapping[str, str] | None = None) -> None:
         self._hidden = (_OURS, *hidden)
         self._groups = dict(groups or {})
-        self._known: dict[tuple[Any, ...], Place] = {}
+        self._known: dict[tuple[int, ...], tuple[Place, list[CodeType]]] = {}
         self._texts: dict[tuple[CodeType, int], str | None] = {}
 
-    def here(self, function: Callable[..., Any] | None = None) -> Place:
-        """The stack of the caller's caller; frames of `function` itself and of msprobe are left out."""
+    def here(self) -> Place:
+        """The stack of the caller's caller; frames of msprobe are left out."""
         frame: FrameType | None = sys._getframe(2)
-        key: list[Any] = [function]
+        key: list[int] = []
+        add = key.append
         while frame is not None:
-            key.append(frame.f_code)
-            key.append(frame.f_lasti)
+            add(id(frame.f_code))  # hashing a code object would read all of it
+            add(frame.f_lasti)
             frame = frame.f_back
-        place = self._known.get(tuple(key))
-        if place is None:
-            if len(self._known) > _MANY:
-                self._known.clear()
-                self._texts.clear()
-            place = self._known[tuple(key)] = self._describe(sys._getframe(2), function)
-        return place
+        known = self._known.get(tuple(key))
+        return known[0] if known is not None else self._learn(tuple(key), sys._getframe(2))
 
-    def _describe(self, frame: FrameType | None, function: Callable[..., Any] | None) -> Place:
-        own_code = getattr(function, "__code__", None)
-        texts = []
+    def _learn(self, key: tuple[int, ...], innermost: FrameType) -> Place:
+        if len(self._known) > _MANY:
+            self._known.clear()
+            self._texts.clear()
+        texts, codes = [], []
         group = None
+        frame: FrameType | None = innermost
         while frame is not None:
-            code = frame.f_code
-            if not code.co_filename.startswith(self._hidden) and not (code is own_code and not texts):
+            path = frame.f_code.co_filename
+            codes.append(frame.f_code)
+            if not path.startswith(self._hidden):
                 texts.append(self._text(frame))
-                group = group or self._groups.get(code.co_filename)
+                group = group or self._groups.get(path)
             frame = frame.f_back
-        return Place(Stack(len(self._known), tuple(texts)), group)
+        place = Place(Stack(len(self._known), tuple(texts)), group)
+        self._known[key] = (place, codes)  # a code object that is held keeps its id
+        return place
 
     def _text(self, frame: FrameType) -> str:
         key = (frame.f_code, frame.f_lasti)

@@ -1,8 +1,8 @@
 """After a crash or a kill: finish the recordings whose process died, with every call it had finished.
 
 Whatever was on disk stays; recovering twice is harmless. A recording that a living process still writes is
-left alone. The recovered dump.json says so under "recovered", and lists under "missing_files" the tensor files
-that were still waiting to be written.
+left alone. The recovered dump.json says so under "recovered", and lists under "missing_files" the tensor
+files that were still waiting to be written.
 
 example:
   msprobe recover ./recording

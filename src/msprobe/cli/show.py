@@ -65,8 +65,9 @@ def report(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
     yield f"  calls   {_calls(recordings)}"
     yield f"  where   {_where(recordings[0])}"
     if total.tensor_names:
+        links = f", of which {total.tensor_names - total.tensor_files} are links to the others"
         names = _many(total.tensor_names, "file")
-        yield f"  tensors {names}, {total.tensor_files} with different content; the others are links to them"
+        yield f"  tensors {names}{links if total.tensor_names > total.tensor_files else ''}"
     yield from (f"  note    {note}" for note in _notes(path, recordings))
 
 

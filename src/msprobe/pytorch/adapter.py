@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import FunctionType, MappingProxyType
 from typing import Any
 
@@ -17,9 +16,11 @@ from torch.utils.hooks import RemovableHandle
 from msprobe.adapter import Around, GradientSink, ModuleWatch, Region, Undo, Want
 from msprobe.pytorch import apis, autograd, describe, modules
 from msprobe.pytorch.checkpoint import watch_checkpoints
+from msprobe.pytorch.compiled import CompiledCode
 from msprobe.pytorch.distributed import Transfers, parts_of_p2p
 from msprobe.pytorch.exchange import exchange
 from msprobe.pytorch.intercept import Interception, replace_places
+from msprobe.pytorch.versions import Versions
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import TensorData
 
@@ -46,12 +47,19 @@ class TorchAdapter:
 
     def __init__(self) -> None:
         self._described = describe.Described()
-        self._escaped: set[int] = set()  # storages whose content may change without torch noticing
-        self._transfers = Transfers(self._note_escape)
+        self._versions = Versions()
+        self._transfers = Transfers(self._versions.escaped)
+        self._compiled = CompiledCode()
+        self._modules = modules.ModuleCalls(self._compiled)
+        self._interception: Interception | None = None
         self._custom = _CustomApis()
         self._doors: Undo = _undoing()  # watched only while no call is intercepted, which shows them too
         self.is_tensor = torch.is_tensor
         self.describe_other = describe.describe_other
+        self.untracked = torch._C.DisableTorchFunction
+        self.pending = self._described.waiting.__len__
+        self.settle = self._described.settle
+        self.version_of = self._versions.of
         self.begin_backward = autograd.Begun
         self.parameters = modules.parameters
         self.on_model_call = modules.on_model_call
@@ -65,12 +73,6 @@ class TorchAdapter:
             return leaf._replace(stats=None, checksum=None, sketch=None)
         return leaf
 
-    def pending(self) -> int:
-        return len(self._described)
-
-    def settle(self) -> None:
-        self._described.settle()
-
     def parts_of(self, value: Any) -> dict[str, Any] | None:
         if torch.distributed.is_available() and isinstance(value, torch.distributed.P2POp):
             return parts_of_p2p(value)
@@ -78,12 +80,6 @@ class TorchAdapter:
 
     def snapshot(self, tensor: Tensor) -> TensorData | None:
         return None if self._transfers.is_under_way else describe.snapshot(tensor)
-
-    def version_of(self, tensor: Tensor) -> Hashable | None:
-        """torch counts in-place changes; it cannot where memory was handed out or in inference mode."""
-        if tensor.is_inference() or (self._escaped and _storage(tensor) in self._escaped):
-            return None
-        return tensor._version * 2 + tensor.requires_grad
 
     def differentiates(self) -> bool:
         return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -101,40 +97,31 @@ class TorchAdapter:
         return type(error).__name__ == "_StopRecomputationError"
 
     def intercept(self, around: Around, region: Region) -> Undo:
-        self._escaped.clear()
+        self._versions.forget()
         self._doors()
         known = apis.load()
-        mode = Interception(known, around, self._note_escape)
+        if self._interception is None or self._interception.apis is not known:
+            self._interception = Interception(known, self._versions.escaped, self._compiled)
+        mode = self._interception
         return _undoing(
             replace_places(known.replaced, around),
             self._transfers.follow_writes(),
             self._transfers.follow_works(),
             watch_checkpoints(region, mode.visible),
-            mode.install(),
+            mode.install(around),
             self._custom.install(around),
         )
 
     def watch(self, models: Any, watch: ModuleWatch) -> Undo:
-        self._escaped.clear()
-        self._doors = _watched_doors(self._note_escape)
-        return _undoing(self._transfers.follow_writes(), self._doors, modules.watch_modules(models, watch))
-
-    def _note_escape(self, tensor: Any) -> None:
-        if torch._C._is_torch_function_all_disabled():  # our own work, which changes nothing
-            return
-        if torch.is_tensor(tensor) and tensor.layout is torch.strided and not tensor.is_meta:
-            self._escaped.add(_storage(tensor))
+        self._versions.forget()
+        self._doors = _watched_doors(self._versions.escaped)
+        return _undoing(self._transfers.follow_writes(), self._doors, self._modules.watch(models, watch))
 
     def rank(self) -> int | None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank()
         size, rank = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK", "")
         return int(rank) if size.isdecimal() and int(size) > 1 and rank.isdecimal() else None
-
-    @contextmanager
-    def untracked(self) -> Iterator[None]:
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            yield
 
 
 class _CustomApis:
@@ -234,11 +221,3 @@ def _undoing(*undo: Undo) -> Undo:
             left.pop()()
 
     return undo_all
-
-
-def _storage(tensor: Tensor) -> int:
-    with torch._C.DisableTorchFunction():
-        return _untyped_storage(tensor).data_ptr()
-
-
-_untyped_storage = Tensor.untyped_storage  # as it is while nobody watches the doors

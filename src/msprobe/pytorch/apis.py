@@ -1,7 +1,8 @@
-"""Which torch functions are recorded, and under which names: support_wrap_ops.yaml, looked up in the installed torch."""
+"""Which torch functions are recorded, and under which names: support_wrap_ops.yaml, looked up in torch."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from pathlib import Path
@@ -16,8 +17,8 @@ from msprobe.errors import ConfigError
 
 SUPPORT_LIST = Path(__file__).parent / "hook_module" / "support_wrap_ops.yaml"
 
-# Where a section's functions live, and the prefix of their records. One function may stand in several places (torch.conv2d
-# is F.conv2d); the first section that lists it names it.
+# Where a section's functions live, and the prefix of their records. One function may stand in several places
+# (torch.conv2d is F.conv2d); the first section that lists it names it.
 _SECTIONS = {
     "functional": ("torch.nn.functional", "Functional"),
     "tensor": ("torch.Tensor", "Tensor"),
@@ -58,8 +59,14 @@ class Apis(NamedTuple):
         return None
 
 
-def load(path: Path = SUPPORT_LIST) -> Apis:
-    """The functions of the support list that this torch has."""
+def load(path: Path | None = None) -> Apis:
+    """The functions of the support list that this torch, and what the script imported beside it, has."""
+    packages = {where.partition(".")[0] for where, _ in _SECTIONS.values()}
+    return _load(path or SUPPORT_LIST, frozenset(packages & sys.modules.keys()))
+
+
+@functools.lru_cache(maxsize=4)  # asked for at every start()
+def _load(path: Path, _packages: frozenset[str]) -> Apis:
     sections = read_list(path)
     overridable: dict[Any, Api] = {}
     exchanged: dict[FunctionType, Api] = {}
@@ -70,7 +77,9 @@ def load(path: Path = SUPPORT_LIST) -> Apis:
         for name in sections.get(section, ()) if holder is not None else ():
             owner, attribute = _resolve(holder, name)
             function = getattr(owner, attribute, None)
-            api = Api(prefix, _called(prefix, name), _is_in_place(attribute), communicates=prefix == "Distributed")
+            api = Api(
+                prefix, _called(prefix, name), _is_in_place(attribute), communicates=prefix == "Distributed"
+            )
             if not callable(function):
                 continue
             if section == "tensor" and name.startswith("__"):
@@ -99,12 +108,14 @@ def _called(prefix: str, name: str) -> str:
 
 def read_list(path: Path) -> dict[str, list[str]]:
     try:
-        sections = yaml.safe_load(path.read_text("utf-8"))
+        sections = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"the support list {path} cannot be read: {error}.") from None
     known = {*_SECTIONS, "aten"}
     if not isinstance(sections, dict) or not set(sections) <= known:
-        raise ConfigError(f"the support list {path} must hold the sections {', '.join(sorted(known))} and no other.")
+        raise ConfigError(
+            f"the support list {path} must hold the sections {', '.join(sorted(known))} and no other."
+        )
     for section, names in sections.items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ConfigError(f"section {section} of the support list {path} must be a list of names.")
@@ -112,7 +123,7 @@ def read_list(path: Path) -> dict[str, list[str]]:
 
 
 def _holder(where: str) -> Any:
-    """The module or class of a section; None when this machine does not have it. Device packages are not imported."""
+    """The module or class of a section; None when it is not here. Device packages are not imported."""
     if where == "torch.Tensor":
         return torch.Tensor
     package = where.partition(".")[0]
@@ -126,10 +137,14 @@ def _holder(where: str) -> Any:
 
 def _is_in_place(name: str) -> bool:
     if name.startswith("__"):
-        return name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
+        return name == "__setitem__" or (
+            name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
+        )
     return name.endswith("_")
 
 
 def replaceable(module: ModuleType | Any, name: str, prefix: str | None) -> Place:
     """The place of a function a user wants recorded too (register_custom_api)."""
-    return Place(module, name, Api(prefix or getattr(module, "__name__", "Custom"), name, _is_in_place(name)))
+    return Place(
+        module, name, Api(prefix or str(getattr(module, "__name__", "Custom")), name, _is_in_place(name))
+    )

@@ -1,14 +1,17 @@
 """A call's own gradients: hooks on the graph nodes at its borders; no node is inserted, no total taken.
 
 Before a call the gradient edge of each input is noted. After it the part of the graph that the call made is
-walked from its outputs; nodes made by the call are told by their sequence number. The nodes whose edges leave that
-part for a noted edge hold the call's share of that input's gradient.
+walked from its outputs; nodes made by the call are told by their sequence number. The nodes whose edges leave
+that part for a noted edge hold the call's share of that input's gradient.
+
+A call that changes a view in place makes a node for the whole tensor behind the view (CopySlices); there the
+gradients of the view are the part of the whole that the view shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +19,45 @@ from torch import Tensor
 from msprobe.adapter import GradientSink
 
 _MANY_NODES = 200_000
+_ACCUMULATE = 2**64 - 1  # the sequence number of every AccumulateGrad node
+
+_next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+_set_grad_enabled = torch._C._set_grad_enabled
+
+
+class Untracked:
+    """While our own code touches tensors: nobody overrides a torch function, and no graph is built."""
+
+    __slots__ = ("_builds_graph", "_plain")
+
+    def __enter__(self) -> None:
+        self._plain = torch._C.DisableTorchFunction()
+        self._plain.__enter__()
+        self._builds_graph = torch.is_grad_enabled()
+        _set_grad_enabled(False)
+
+    def __exit__(self, *_error: object) -> None:
+        _set_grad_enabled(self._builds_graph)
+        self._plain.__exit__(None, None, None)
 
 
 class Begun:
     """Where the inputs of a call hung in the graph before it ran."""
 
-    __slots__ = ("edges", "first_node", "leaves")
+    __slots__ = ("edges", "first_node", "leaves", "views")
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        self.first_node: int = torch._C._autograd._get_sequence_nr()
+        self.first_node = _next_number()
         self.leaves: dict[int, int] = {}  # id of a leaf tensor -> index of the input
-        self.edges: dict[tuple[int, int], tuple[int, Any]] = {}  # (node id, output number) -> index, the node itself
+        self.edges: dict[
+            tuple[int, int], tuple[int, Any]
+        ] = {}  # (node id, output number) -> index, the node itself
+        self.views: dict[
+            int, tuple[int, Tensor, int, torch.Size]
+        ] = {}  # id of a view -> index, view, version, shape
         for index, tensor in enumerate(inputs):
+            if tensor._is_view() and not tensor.is_inference():
+                self.views[id(tensor)] = (index, tensor, tensor._version, tensor.shape)
             if not tensor.requires_grad:
                 continue
             node = tensor.grad_fn
@@ -37,120 +67,183 @@ class Begun:
                 self.edges.setdefault((id(node), tensor.output_nr), (index, node))
 
     def input_of(self, node: Any, number: int) -> int | None:
-        """Which input, if any, an edge that leaves the call leads to."""
+        """Which input, if any, an edge leads to."""
         known = self.edges.get((id(node), number))
         if known is not None:
             return known[0]
-        variable = getattr(node, "variable", None)
-        return None if variable is None else self.leaves.get(id(variable))
+        if self.leaves and node._sequence_nr() == _ACCUMULATE:
+            return self.leaves.get(id(getattr(node, "variable", None)))
+        return None
+
+    def made(self, node: Any) -> bool:
+        """Whether a node was made since, by this thread."""
+        number: int = node._sequence_nr()
+        return self.first_node <= number < _ACCUMULATE
+
+
+class _Window(NamedTuple):
+    """The part of a whole tensor that a view of it shows."""
+
+    place: int  # of the view among the inputs
+    node: Any  # what made the whole tensor, after the call
+    size: Sequence[int]
+    stride: Sequence[int]
+    offset: int
+    whole_size: Sequence[int]
+    whole_stride: Sequence[int]
+
+    def of(self, gradient: Tensor | None) -> Tensor | None:
+        if gradient is None or gradient.layout is not torch.strided:
+            return None
+        with Untracked():
+            like_whole = gradient.new_empty_strided(self.whole_size, self.whole_stride).copy_(gradient)
+            return like_whole.as_strided(self.size, self.stride, self.offset)
+
+
+def _changed_view(begun: Begun) -> _Window | None:
+    """The view among the inputs that the call changed in place; None when there is none, or more than one."""
+    found = None
+    for index, view, version, shape in begun.views.values():
+        whole = view._base
+        if whole is None or view._version == version or view.shape != shape:
+            continue
+        node = whole.grad_fn
+        if node is None or not begun.made(node) or type(node).__name__ != "CopySlices":
+            continue
+        if found is not None:
+            return None
+        offset = int(view.storage_offset() - whole.storage_offset())
+        found = _Window(index, node, view.size(), view.stride(), offset, whole.size(), whole.stride())
+    return found
+
+
+class _Border:
+    """A node at the border of a call, and which of its gradients belong to which tensors of the call."""
+
+    __slots__ = ("inputs", "node", "outputs")
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+        self.outputs: list[_Way] = []
+        self.inputs: list[_Way] = []
+
+
+_Way = tuple[int, int, "_Window | None"]  # number of a gradient of the node, index of a tensor of the call
+_Borders = dict[int, _Border]  # by the id of the node, which the border holds and so keeps unique
+
+
+def _outputs(begun: Begun, outputs: Sequence[Tensor], window: _Window | None) -> _Borders:
+    """The nodes that made the outputs of a call."""
+    borders: _Borders = {}
+    for index, tensor in enumerate(outputs):
+        node = tensor.grad_fn
+        if node is None or not begun.made(node):
+            continue
+        way: _Way = (tensor.output_nr, index, None)
+        if window is not None and id(tensor) in begun.views:
+            # The view has a node of its own, but whoever goes on with the whole tensor passes it by.
+            node, way = window.node, (0, index, window)
+        border = borders.get(id(node))
+        if border is None:
+            border = borders[id(node)] = _Border(node)
+        if not border.outputs or all(number != way[0] for number, _, _ in border.outputs):
+            border.outputs.append(way)
+    return borders
+
+
+def _add_inputs(borders: _Borders, begun: Begun, window: _Window | None) -> dict[int, int]:
+    """Walk what the call made, from its outputs to the edges that leave it; how many lead to each input?"""
+    uses: dict[int, int] = {}
+    waiting = [border.node for border in borders.values()]
+    seen = {id(node): node for node in waiting}  # a node that nobody holds would lend its id to another
+    while waiting and len(seen) < _MANY_NODES:
+        node = waiting.pop()
+        for place, (below, number) in enumerate(node.next_functions):
+            if below is None or id(below) in seen:
+                continue
+            index, way = begun.input_of(below, number), None
+            if index is None:
+                if begun.made(below):
+                    seen[id(below)] = below
+                    waiting.append(below)
+                    continue
+                if place or window is None or type(node).__name__ != "CopySlices":
+                    continue
+                index, way = window.place, window
+            border = borders.get(id(node))
+            if border is None:
+                border = borders[id(node)] = _Border(node)
+            border.inputs.append((place, index, way))
+            uses[index] = uses.get(index, 0) + 1
+    return uses
 
 
 class Tap:
     """The hooks of one call; tells its sink each gradient, and when all have come."""
 
+    __slots__ = ("_came", "_expected", "_fired", "_shares", "_sink")
+
     def __init__(self, sink: GradientSink) -> None:
         self._sink = sink
         self._expected = 0
         self._fired = 0
-        self._partial: dict[int, Tensor | None] = {}  # an input that several edges lead to
-        self._uses: dict[int, int] = {}
+        self._shares: dict[int, int] = {}  # the inputs that several edges lead to, and how many
+        self._came: dict[int, list[Tensor | None]] = {}  # the shares of these so far
 
     def attach(self, begun: Begun, outputs: Sequence[Tensor]) -> bool:
-        tops = self._tops(begun, outputs)
-        if not tops:
+        window = _changed_view(begun) if begun.views else None
+        borders = _outputs(begun, outputs, window)
+        if not borders:
             return False
-        borders = self._borders(begun, [node for node, _ in tops.values()])
-        for slots in borders.values():
-            for index in slots[1].values():
-                self._uses[index] = self._uses.get(index, 0) + 1
-        nodes = {key: node for key, (node, _) in tops.items()} | {key: node for key, (node, _) in borders.items()}
-        self._expected = len(nodes)
-        for key, node in nodes.items():
-            node.register_hook(self._hook(tops.get(key), borders.get(key)))
+        for index, count in _add_inputs(borders, begun, window).items():
+            if count > 1:
+                self._shares[index] = count
+        self._expected = len(borders)
+        for border in borders.values():
+            border.node.register_hook(self._hook(border.outputs, border.inputs))
         return True
 
-    def _tops(self, begun: Begun, outputs: Sequence[Tensor]) -> dict[int, tuple[Any, dict[int, int]]]:
-        """Nodes that made outputs: id -> the node, and which of its gradients belongs to which output."""
-        tops: dict[int, tuple[Any, dict[int, int]]] = {}
-        index = 0
-        for tensor in outputs:
-            node = tensor.grad_fn
-            if node is None or not _made_since(node, begun.first_node):
-                continue
-            tops.setdefault(id(node), (node, {}))[1].setdefault(tensor.output_nr, index)
-            index += 1
-        return tops
+    def _hook(self, outputs: list[_Way], inputs: list[_Way]) -> Callable[[Any, Any], None]:
+        sink = self._sink
 
-    def _borders(self, begun: Begun, tops: list[Any]) -> dict[int, tuple[Any, dict[int, int]]]:
-        """Nodes with edges to inputs: id -> the node, and which of its edges leads to which input."""
-        borders: dict[int, tuple[Any, dict[int, int]]] = {}
-        if not begun.edges and not begun.leaves:
-            return borders
-        waiting = list(tops)
-        seen = {id(node) for node in waiting}
-        kept = list(waiting)  # Python forgets a node it does not hold, and would give it another id
-        while waiting and len(kept) < _MANY_NODES:
-            node = waiting.pop()
-            for place, (below, number) in enumerate(node.next_functions):
-                if below is None:
-                    continue
-                index = begun.input_of(below, number)
-                if index is not None:
-                    borders.setdefault(id(node), (node, {}))[1][place] = index
-                elif id(below) not in seen and _made_since(below, begun.first_node):
-                    seen.add(id(below))
-                    kept.append(below)
-                    waiting.append(below)
-        return borders
-
-    def _hook(
-        self, top: tuple[Any, dict[int, int]] | None, border: tuple[Any, dict[int, int]] | None
-    ) -> Callable[[Any, Any], None]:
-        numbers = dict(top[1]) if top else {}
-        places = dict(border[1]) if border else {}
-
-        def hook(of_inputs: tuple[Tensor | None, ...], of_outputs: tuple[Tensor | None, ...]) -> None:
-            with torch._C.DisableTorchFunction(), torch.no_grad():
-                for number, index in numbers.items():
-                    if number < len(of_outputs):
-                        self._sink.of_output(index, of_outputs[number])
-                for place, index in places.items():
-                    if place < len(of_inputs):
-                        self._take(index, of_inputs[place])
-                self._fired += 1
-                if self._fired == 1 and self._expected > 1:
-                    torch.autograd.Variable._execution_engine.queue_callback(self._flush)
-                if self._fired == self._expected:
-                    self._flush()
+        def hook(of_inputs: Sequence[Tensor | None], of_outputs: Sequence[Tensor | None]) -> None:
+            if self._fired == 0 and self._expected > 1:
+                torch.autograd.Variable._execution_engine.queue_callback(self._flush)
+            self._fired += 1
+            for number, index, window in outputs:
+                gradient = of_outputs[number]
+                sink.of_output(index, gradient if window is None else window.of(gradient))
+            for place, index, window in inputs:
+                gradient = of_inputs[place] if window is None else window.of(of_inputs[place])
+                if index in self._shares:
+                    self._gather(index, gradient)
+                else:
+                    sink.of_input(index, gradient)
+            if self._fired == self._expected:
+                self._flush()
 
         return hook
 
-    def _take(self, index: int, gradient: Tensor | None) -> None:
-        """One edge's share; an input with several edges is told when the last share has come."""
-        if index in self._partial:
-            known = self._partial[index]
-            gradient = known if gradient is None else gradient if known is None else known + gradient
-        self._uses[index] -= 1
-        if self._uses[index] > 0:
-            self._partial[index] = gradient
-        else:
-            self._partial.pop(index, None)
-            self._sink.of_input(index, gradient)
+    def _gather(self, index: int, share: Tensor | None) -> None:
+        """One of several shares of an input's gradient: their sum is told when the last has come."""
+        shares = self._came.setdefault(index, [])
+        shares.append(share)
+        if len(shares) == self._shares[index]:
+            self._sink.of_input(index, _sum(self._came.pop(index)))
 
     def _flush(self) -> None:
         """The end of this call's backward, or of the whole pass where some gradients never come."""
-        if self._fired == 0:
-            return
-        for index, gradient in self._partial.items():
-            self._sink.of_input(index, gradient)
-        self._partial.clear()
-        self._fired = 0
-        self._sink.finish()
+        if self._fired:
+            self._fired = 0
+            for index, shares in self._came.items():
+                self._sink.of_input(index, _sum(shares))
+            self._came.clear()
+            self._sink.finish()
 
 
-def _made_since(node: Any, first: int) -> bool:
-    number: int = node._sequence_nr()
-    return first <= number < _ACCUMULATE
-
-
-_ACCUMULATE = 2**64 - 1  # the sequence number of every AccumulateGrad node
+def _sum(shares: list[Tensor | None]) -> Tensor | None:
+    total = None
+    with Untracked():
+        for share in shares:
+            total = share if total is None else total if share is None else torch.add(total, share)
+    return total

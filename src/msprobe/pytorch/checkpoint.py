@@ -11,7 +11,7 @@ import torch.utils.checkpoint
 
 from msprobe.adapter import Region, Undo
 
-# Classes whose forward(ctx, run_function, ...) keeps run_function for backward; only those already imported matter.
+# Classes whose forward(ctx, run_function, ...) keeps run_function for backward, if they are imported already.
 _REENTRANT = (
     ("torch.utils.checkpoint", "CheckpointFunction"),
     ("megatron.core.tensor_parallel.random", "CheckpointFunction"),
@@ -22,7 +22,12 @@ _GENERATOR = "_checkpoint_without_reentrant_generator"
 class _Again:
     """Stands for checkpointed code: every run that backward makes is told to the region."""
 
-    def __init__(self, function: Callable[..., Any], region: Region, visible: Callable[[], AbstractContextManager[None]]):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        region: Region,
+        visible: Callable[[], AbstractContextManager[None]],
+    ):
         self._function = function
         self._region = region
         self._visible = visible
@@ -36,7 +41,12 @@ class _Again:
 class _FirstThenAgain(_Again):
     """The same, where the first run comes through this object too."""
 
-    def __init__(self, function: Callable[..., Any], region: Region, visible: Callable[[], AbstractContextManager[None]]):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        region: Region,
+        visible: Callable[[], AbstractContextManager[None]],
+    ):
         super().__init__(function, region, visible)
         self._ran = False
 

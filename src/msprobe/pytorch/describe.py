@@ -3,101 +3,144 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import zlib
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from msprobe import kernels
 from msprobe.adapter import Want
 from msprobe.kernels import Statistics
+from msprobe.pytorch.autograd import Untracked
 from msprobe.record import Deferred, Leaf
 from msprobe.store.tensor_file import TensorData
 
+# How the elements of a dtype lie in memory, for the kernels; not every release of torch has each of them.
 _KINDS = {
-    torch.float32: "f4",
-    torch.float64: "f8",
-    torch.float16: "f2",
-    torch.bfloat16: "bf2",
-    torch.int8: "i1",
-    torch.int16: "i2",
-    torch.int32: "i4",
-    torch.int64: "i8",
-    torch.uint8: "u1",
-    torch.bool: "b1",
+    getattr(torch, name): kind
+    for name, kind in {
+        "float32": "f4", "float64": "f8", "float16": "f2", "bfloat16": "bf2",
+        "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
+        "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8", "bool": "b1",
+    }.items()
+    if hasattr(torch, name)
+}  # fmt: skip
+# What a rarer dtype is widened to. One in neither table (float4, packed bits) has no values to speak of.
+_WIDER = {
+    getattr(torch, name): wide
+    for wide, names in {
+        torch.complex64: ("complex32", "complex64"),
+        torch.complex128: ("complex128",),
+        torch.float32: (
+            "float8_e4m3fn",
+            "float8_e4m3fnuz",
+            "float8_e5m2",
+            "float8_e5m2fnuz",
+            "float8_e8m0fnu",
+        ),
+    }.items()
+    for name in names
+    if hasattr(torch, name)
 }
 _DTYPES = {value: str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)}
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
+_TENSOR = "torch.Tensor"
 _UNKNOWN = Statistics(None, None, None, None)
+_MOST_DENSE = 1 << 28  # bytes; a sparse tensor that would take more has statistics only
+
+_data_ptr = Tensor.data_ptr  # as it is while nobody watches who asks for the memory
+_is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class Described:
     """The descriptions of one recorder; those that wait on a device are fetched together."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Deferred, Tensor]] = []
-
-    def __len__(self) -> int:
-        return len(self._pending)
+        self.waiting: list[tuple[Deferred, Tensor, torch.dtype]] = []
 
     def leaf(self, tensor: Tensor, want: Want) -> Leaf:
+        """Describe a tensor; the common kind on a short way, because this is done for every tensor."""
+        if not (_is_plain(tensor) and tensor.is_contiguous() and tensor.is_cpu and tensor.dim()):
+            with Untracked():
+                return self._rare_leaf(tensor, want)
+        checksum = kernels.checksum(_memory(tensor)) if want.checksum else None
+        sketch = _sketch(tensor) if want.sketch else None
+        stats = kernels.statistics(_data_ptr(tensor), tensor.numel(), _KINDS[tensor.dtype])
+        dtype, shape = _DTYPES[tensor.dtype], tuple(tensor.shape)
+        return Leaf(_TENSOR, None, dtype, shape, stats, tensor.requires_grad, checksum, sketch)
+
+    def _rare_leaf(self, tensor: Tensor, want: Want) -> Leaf:
         content, type_name, extra = _content(tensor)
         stats: Statistics | Deferred = _UNKNOWN
+        checksum = sketch = None
         if content is not None:
-            stats = _statistics(content) if content.device.type == "cpu" else self._defer(content)
-        leaf = Leaf(
-            type=type_name,
-            dtype=_DTYPES[tensor.dtype],
-            shape=tuple(tensor.shape),
-            stats=stats,
-            requires_grad=tensor.requires_grad,
-            extra=extra,
-        )
-        if content is None or not (want.checksum or want.sketch):
-            return leaf
-        host = content.cpu().contiguous()
-        return leaf._replace(
-            checksum=kernels.checksum(_memory(host)) if want.checksum else None,
-            sketch=_sketch(host) if want.sketch else None,
-        )
+            stats = _statistics(content) if content.is_cpu else self._defer(content)
+            host = _on_host(content) if want.checksum or want.sketch else None
+            if host is not None:
+                checksum = kernels.checksum(_memory(host)) if want.checksum else None
+                sketch = _sketch(host) if want.sketch else None
+        dtype, shape = _DTYPES[tensor.dtype], _shape(tensor, content)
+        return Leaf(type_name, None, dtype, shape, stats, tensor.requires_grad, checksum, sketch, None, extra)
 
-    def _defer(self, tensor: Tensor) -> Deferred:
+    def _defer(self, content: Tensor) -> Deferred | Statistics:
+        if content.numel() == 0:
+            return _UNKNOWN
         deferred = Deferred()
-        self._pending.append((deferred, _device_statistics(tensor)))
+        self.waiting.append((deferred, _on_device(content), content.dtype))
         return deferred
 
     def settle(self) -> None:
         """One transfer for all that waits."""
-        pending, self._pending = self._pending, []
-        if not pending:
-            return
-        rows = torch.stack([row for _, row in pending]).cpu().tolist()
-        for (deferred, _), (largest, smallest, mean, norm, nan, inf) in zip(pending, rows, strict=True):
-            deferred.statistics = Statistics(largest, smallest, mean, norm, int(nan), int(inf))
+        waiting = list(self.waiting)
+        self.waiting.clear()
+        if waiting:
+            rows = torch.stack([row for _, row, _ in waiting]).cpu().tolist()
+            for (deferred, _, dtype), row in zip(waiting, rows, strict=True):
+                deferred.statistics = _from_device(dtype, row)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether its memory holds its values, in a way that the kernels understand."""
+    return (
+        type(tensor) in _PLAIN
+        and tensor.dtype in _KINDS
+        and tensor.layout is torch.strided
+        and not (tensor.is_meta or tensor.is_neg() or tensor.is_nested or _is_wrapped(tensor))
+    )
 
 
 def _content(tensor: Tensor) -> tuple[Tensor | None, str, dict[str, Any] | None]:
-    """The plain tensor whose values stand for this one (None when it has none), and how it is called."""
-    kind = type(tensor)
-    if kind in _PLAIN and tensor.layout is torch.strided and not tensor.is_quantized:
-        if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return None, "torch.Tensor", None
-        return tensor.detach() if tensor.is_complex() else tensor, "torch.Tensor", None
+    """The tensor in memory whose values stand for this one (None when it has none), and how it is called."""
+    return (tensor, _TENSOR, None) if _is_plain(tensor) else _rare_content(tensor, type(tensor))
+
+
+def _rare_content(tensor: Any, kind: Any) -> tuple[Tensor | None, str, dict[str, Any] | None]:
     if kind.__name__ == "DTensor":
-        mesh = {"device_mesh": tensor.device_mesh.mesh.tolist(), "placements": _placements(tensor.placements)}  # type: ignore[attr-defined]
-        return tensor._local_tensor, "torch.distributed.tensor.DTensor", mesh  # type: ignore[attr-defined]
-    if kind.__name__ == "FakeTensor" or tensor.is_meta:
-        name = "torch._subclasses.fake_tensor.FakeTensor" if kind.__name__ == "FakeTensor" else "torch.Tensor"
-        return None, name, None
+        extra = {
+            "device_mesh": tensor.device_mesh.mesh.tolist(),
+            "placements": _placements(tensor.placements),
+        }
+        return _content(tensor._local_tensor)[0], "torch.distributed.tensor.DTensor", extra
+    if kind.__name__ in ("FakeTensor", "AsyncCollectiveTensor"):
+        return None, f"{kind.__module__}.{kind.__qualname__}", None
+    if tensor.is_nested:
+        return tensor.values(), _TENSOR, None
+    if tensor.is_meta or _is_wrapped(tensor) or kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return None, _TENSOR, None  # a class with a dispatch of its own keeps its values where it likes
     if tensor.is_quantized:
-        return tensor.dequantize(), "torch.Tensor", None
-    if tensor.layout is not torch.strided:
-        return tensor.to_dense(), "torch.Tensor", None
-    if tensor.is_nested or torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
-        return None, "torch.Tensor", None
-    return tensor, "torch.Tensor", None
+        return tensor.dequantize(), _TENSOR, None
+    if tensor.dtype not in _KINDS and tensor.dtype not in _WIDER:
+        return None, _TENSOR, None
+    return tensor.resolve_neg().resolve_conj(), _TENSOR, None
+
+
+def _shape(tensor: Tensor, content: Tensor | None) -> tuple[int, ...]:
+    """The shape in whole numbers: of a nested tensor that of its values; -1 is a size still open."""
+    shape = content.shape if tensor.is_nested and content is not None else tensor.shape
+    return tuple(size if type(size) is int else -1 for size in shape)
 
 
 def _placements(placements: Any) -> list[dict[str, Any]]:
@@ -109,35 +152,43 @@ def _placements(placements: Any) -> list[dict[str, Any]]:
 
 
 def _statistics(tensor: Tensor) -> Statistics:
-    """The statistics of a tensor in the memory of the host."""
-    if tensor.dim() == 0:
-        return _of_scalar(tensor)
+    """The statistics of a tensor in the memory of the host; of the absolute values where it is complex."""
+    if tensor.layout is not torch.strided:
+        return _of_sparse(tensor)
     kind = _KINDS.get(tensor.dtype)
     if kind is None:
-        return _of_rare(tensor)
+        wide = tensor.to(_WIDER[tensor.dtype])
+        return _statistics(wide.abs() if wide.is_complex() else wide)
+    if tensor.dim() == 0:
+        return _of_scalar(tensor.item())
     dense = tensor if _is_dense(tensor) else tensor.contiguous()
-    return kernels.statistics(dense.data_ptr(), dense.numel(), kind)
+    return kernels.statistics(_data_ptr(dense), dense.numel(), kind)
 
 
-def _of_scalar(tensor: Tensor) -> Statistics:
+def _of_scalar(value: Any) -> Statistics:
     """All four are the value itself, as every reader of this format expects."""
-    value = abs(tensor.item()) if tensor.is_complex() else tensor.item()
     if isinstance(value, bool):
         return Statistics(value, value, None, None)
-    nan, inf = int(value != value), int(abs(value) == float("inf"))
-    return Statistics(value, value, value, value, nan, inf)
+    return Statistics(value, value, value, value, int(value != value), int(abs(value) == math.inf))
 
 
-def _of_rare(tensor: Tensor) -> Statistics:
-    """complex (of the absolute values), float8, and unsigned integers wider than a byte."""
-    if tensor.is_complex():
-        wide = tensor.to(torch.complex64) if tensor.dtype is torch.complex32 else tensor
-        return _statistics(wide.abs())
-    if tensor.is_floating_point():
-        return _statistics(tensor.to(torch.float32))
-    if tensor.dtype.itemsize > 1 and not tensor.dtype.is_signed:
-        return kernels.statistics_of(tensor.numpy())
-    return _UNKNOWN
+def _of_sparse(tensor: Tensor) -> Statistics:
+    """From the values that are stored and one zero for all others, so that the whole is never made."""
+    values = _stored(tensor).reshape(-1)
+    if values.numel() == tensor.numel():
+        return _statistics(values)
+    stats = _statistics(torch.cat([values, values.new_zeros(1)]))
+    if stats.mean is None:
+        return stats
+    return stats._replace(mean=stats.mean * (values.numel() + 1) / tensor.numel())
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    if tensor.layout is torch.sparse_coo:
+        return tensor.coalesce().values()
+    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        return tensor.to_dense()
+    return tensor.values()
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -153,44 +204,61 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def _device_statistics(tensor: Tensor) -> Tensor:
+def _on_device(tensor: Tensor) -> Tensor:
     """max, min, mean, norm and the counts of NaN and Inf as six numbers that stay on the device."""
-    if tensor.numel() == 0:
-        return torch.full((6,), float("nan"), device=tensor.device)
-    values = tensor.abs() if tensor.is_complex() else tensor
-    values = values.float() if values.dtype not in (torch.float32, torch.float64) else values
+    tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    values = tensor.to(_WIDER[tensor.dtype]) if tensor.dtype in _WIDER else tensor
+    values = values.abs() if values.is_complex() else values
     smallest, largest = torch.aminmax(values)
+    if not values.is_floating_point():
+        values = values.double()
+    elif values.dtype is not torch.float64:
+        values = values.float()
     norm = values if values.dim() == 0 else torch.linalg.vector_norm(values)
     parts = [largest, smallest, values.mean(), norm, values.isnan().sum(), values.isinf().sum()]
     return torch.stack([part.to(torch.float64) for part in parts])
 
 
-def _sketch(host: Tensor) -> bytes | None:
-    if host.is_complex():
-        host = torch.view_as_real(host.to(torch.complex64) if host.dtype is torch.complex32 else host)
-    kind = _KINDS.get(host.dtype)
-    if kind is None:
-        if not host.is_floating_point():
-            return kernels.sketch_of(host.numpy())
-        host, kind = host.to(torch.float32), "f4"
-    host = host.contiguous()
-    return kernels.sketch(host.data_ptr(), host.numel(), kind)
+def _from_device(dtype: torch.dtype, row: list[float]) -> Statistics:
+    largest, smallest, mean, norm, nan, inf = row
+    if dtype is torch.bool:
+        return Statistics(bool(largest), bool(smallest), None, None)
+    if dtype in _WIDER or dtype.is_floating_point:
+        return Statistics(largest, smallest, mean, norm, int(nan), int(inf))
+    return Statistics(int(largest), int(smallest), mean, norm)
 
 
-def _memory(tensor: Tensor) -> Any:
-    """The bytes of a contiguous tensor on the host, without a copy; valid while the tensor lives."""
-    size = tensor.numel() * tensor.element_size()
-    return (ctypes.c_char * size).from_address(tensor.data_ptr()) if size else b""
+def _on_host(content: Tensor) -> Tensor | None:
+    """The values in one block of the host's memory, in order; None for what is too large to be laid out."""
+    if content.layout is not torch.strided:
+        if content.numel() * content.element_size() > _MOST_DENSE:
+            return None
+        content = content.to_dense()
+    return content.cpu().contiguous()
+
+
+def _sketch(host: Tensor) -> bytes:
+    if host.dtype in _WIDER:
+        host = host.to(_WIDER[host.dtype])
+        host = torch.view_as_real(host).contiguous() if host.is_complex() else host
+    return kernels.sketch(_data_ptr(host), host.numel(), _KINDS[host.dtype])
+
+
+def _memory(host: Tensor) -> Any:
+    """The bytes of a tensor on the host, without a copy; valid while the tensor lives."""
+    size = host.numel() * host.element_size()
+    return (ctypes.c_char * size).from_address(_data_ptr(host)) if size else b""
 
 
 def snapshot(tensor: Tensor) -> TensorData | None:
-    """A private copy of a tensor's values as bytes; None for one without values (meta, fake, nested)."""
-    content, _, _ = _content(tensor)
-    if content is None:
+    """A private copy of a tensor's values as bytes; None for one without values (meta, fake)."""
+    with Untracked():
+        content = _content(tensor)[0]
+        host = None if content is None else _on_host(content)
+    if host is None:
         return None
-    host = content.detach().cpu().resolve_conj().resolve_neg().contiguous()
     size = host.numel() * host.element_size()
-    data = ctypes.string_at(host.data_ptr(), size) if size else b""
+    data = ctypes.string_at(_data_ptr(host), size) if size else b""
     return TensorData(data, _DTYPES[host.dtype].removeprefix("torch."), tuple(host.shape))
 
 
@@ -205,9 +273,7 @@ def describe_other(value: Any) -> Leaf | None:
         return Leaf("torch.device", str(value))
     if kind is torch.memory_format:
         return Leaf("torch.memory_format", extra={"format": str(value).removeprefix("torch.")})
-    if kind is np.ndarray or torch.distributed.is_available() is False:
-        return None
-    return _describe_distributed(value, kind)
+    return _describe_distributed(value, kind) if torch.distributed.is_available() else None
 
 
 def _describe_distributed(value: Any, kind: type) -> Leaf | None:

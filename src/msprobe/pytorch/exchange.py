@@ -1,13 +1,113 @@
-"""Lets a Python function run other code while it stays the same object, for everyone who holds it."""
+"""Lets a Python function run other code while it stays the same object, for everyone who holds it.
+
+Replacing an attribute would miss `from torch.nn.functional import relu` and break `act is F.relu`.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from msprobe.adapter import Undo
+
+_ACTIVE = "_msprobe_exchanges"  # on a function: its exchanges that are on, the last one runs
+_WRAPPED = "__wrapped__"  # inspect, and so torch.jit, reads source and signature through this
+
+
+class Exchange:
+    """A function and other code for it: while `on`, every call becomes `stand_in(*args, **kwargs)`.
+
+    `original` does what the function did before. Several exchanges of one function nest.
+    """
+
+    __slots__ = ("_during", "_function", "original")
+
+    def __init__(
+        self, function: FunctionType, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        """`make(original)` gives the stand-in."""
+        self.original = FunctionType(
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        self.original.__kwdefaults__ = function.__kwdefaults__
+        functools.update_wrapper(self.original, function)
+        for name in (_WRAPPED, _ACTIVE):
+            self.original.__dict__.pop(name, None)
+        self._function = function
+        self._during = _calling(make(self.original), function.__code__)
+
+    def on(self) -> None:
+        function = self._function
+        self.original.__code__ = function.__code__
+        function.__code__ = self._during
+        active = function.__dict__.setdefault(_ACTIVE, [])
+        active.append(self)
+        if len(active) == 1:
+            function.__dict__.setdefault(_WRAPPED, self.original)
+
+    def off(self) -> None:
+        function = self._function
+        active = function.__dict__[_ACTIVE]
+        place = active.index(self)
+        above = function if active[-1] is self else active[place + 1].original
+        above.__code__ = self.original.__code__
+        del active[place]
+        if not active:
+            del function.__dict__[_ACTIVE]
+        if function.__dict__.get(_WRAPPED) is self.original:
+            del function.__dict__[_WRAPPED]
+            if active:
+                function.__dict__[_WRAPPED] = active[0].original
+
+
+class Exchanges:
+    """Exchanges that go on and off together, and pause while any thread wants them to."""
+
+    def __init__(self, exchanges: Iterable[Exchange]) -> None:
+        self._exchanges = list(exchanges)
+        self._lock = threading.Lock()
+        self._pauses = 0
+        self._active = False
+
+    def on(self) -> Undo:
+        with self._lock:
+            self._active = True
+            if not self._pauses:
+                self._apply()
+        return self._off
+
+    def _off(self) -> None:
+        with self._lock:
+            if not self._pauses:
+                self._withdraw()
+            self._active = False
+
+    def pause(self) -> None:
+        with self._lock:
+            self._pauses += 1
+            if self._active and self._pauses == 1:
+                self._withdraw()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._pauses -= 1
+            if self._active and self._pauses == 0:
+                self._apply()
+
+    def _apply(self) -> None:
+        for exchange in self._exchanges:
+            exchange.on()
+
+    def _withdraw(self) -> None:
+        for exchange in reversed(self._exchanges):
+            exchange.off()
 
 
 class Exchanged(NamedTuple):
@@ -18,23 +118,10 @@ class Exchanged(NamedTuple):
 
 
 def exchange(function: FunctionType, stand_in: Callable[..., Any]) -> Exchanged:
-    """Let every call of `function` become `stand_in(*args, **kwargs)`.
-
-    Replacing an attribute would miss `from torch.nn.functional import relu` and break `act is F.relu`.
-    """
-    before = function.__code__
-    original = FunctionType(
-        before, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    original.__kwdefaults__ = function.__kwdefaults__
-    original.__dict__.update(function.__dict__)
-    original.__qualname__ = function.__qualname__
-    function.__code__ = _calling(stand_in, before)
-
-    def undo() -> None:
-        function.__code__ = before
-
-    return Exchanged(original, undo)
+    """Exchange one function until it is undone."""
+    exchanged = Exchange(function, lambda _original: stand_in)
+    exchanged.on()
+    return Exchanged(exchanged.original, exchanged.off)
 
 
 _PLACE = "the stand-in"

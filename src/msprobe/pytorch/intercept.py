@@ -1,15 +1,15 @@
-"""Sees every call of a listed torch function once, in every thread that trains, and undoes itself without a trace.
+"""Sees every call of a listed torch function once, in every thread that trains, and leaves no trace.
 
-No attribute of torch changes, so that `act is F.gelu` holds and `from torch import matmul` is seen whenever it was
-bound. Functions written in C are seen by a torch-function mode. Functions written in Python run other code for a while
-(see exchange): the mode would see them too, but no longer how their arguments were passed. Operators get a wrapper that
-notes their name, because `x + 1` reaches the mode as `add`. Only a user's own functions are replaced where they stand.
+No function of torch is replaced, so that `act is F.gelu` holds and `from torch import matmul` is seen
+whenever it was bound. Functions written in C are seen by a torch-function mode. Functions written in Python
+run other code for a while (see exchange): the mode would see them too, but no longer how their arguments were
+passed. Only operators, which the mode cannot tell from methods (`x + 1` reaches it as `add`), are replaced in
+their class.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -18,50 +18,63 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
 from msprobe.adapter import Api, Around, Undo
 from msprobe.pytorch.apis import Apis, Place
-from msprobe.pytorch.exchange import exchange
+from msprobe.pytorch.compiled import CompiledCode
+from msprobe.pytorch.exchange import Exchange, Exchanges
 
+# They hand out the memory of a tensor, or give it another.
 _ESCAPES = frozenset(
     getattr(torch.Tensor, name)
     for name in ("numpy", "data_ptr", "untyped_storage", "storage", "__array__", "__dlpack__", "set_")
 ) | {torch.Tensor.data.__get__, torch.Tensor.data.__set__}  # type: ignore[attr-defined]
+# They change the tensors of their lists, and torch does not count that.
+_UNCOUNTED = frozenset(
+    getattr(torch, name)
+    for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+    if hasattr(torch, name)
+)
 _CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 _OWN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
-
-_OURS = "_msprobe_operator"
+_push = torch._C._push_on_torch_function_stack
+_pop = torch._C._pop_torch_function_stack
+_size = torch._C._len_torch_function_stack
+_at = torch._C._get_function_stack_at
+_all_disabled = getattr(torch._C, "_is_torch_function_all_disabled", lambda: False)
+_is_tracing = torch._C._is_tracing  # by torch.jit.trace, which would trace our work too
 
 
 class _Thread(threading.local):
-    """Whether this thread is seen, and which operator it has just begun."""
+    """Whether the calls of this thread are seen."""
 
     def __init__(self) -> None:
-        self.operator: str | None = None
         self.entered = False
-        self.suspended = False  # it was seen, and is inside compiled code
+        self.suspended = False  # they were, and it is inside compiled code
 
 
 class Interception(TorchFunctionMode):
-    """The mode of one start() ... stop()."""
+    """The mode; made once, because call stacks are known by the code that stood in for functions."""
 
-    def __init__(self, apis: Apis, around: Around, escaped: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, apis: Apis, escaped: Callable[[Any], None], compiled: CompiledCode) -> None:
         super().__init__()
+        self.apis = apis
         self._table = dict(apis.overridable)
-        self._apis = apis
-        self._around = around
+        self._around: Around = _just_call
         self._escaped = escaped
         self._thread = _Thread()
+        self._functions = Exchanges(
+            Exchange(function, functools.partial(self._seen, api)) for function, api in apis.exchanged.items()
+        )
+        self._modules = Exchanges([Exchange(torch.nn.Module.__call__, self._follow)])  # type: ignore[arg-type]
+        self._compiled = compiled
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        operator = self._thread.operator
-        if operator is not None:
-            self._thread.operator = None
-            return self._around(self._apis.operators[operator], func, args, kwargs)
         api = self._table.get(func)
-        if api is not None:
+        if api is not None and not _is_tracing():
             if func in _ESCAPES:
                 self._escaped(args[0])
             return self._around(api, func, args, kwargs)
@@ -69,33 +82,35 @@ class Interception(TorchFunctionMode):
 
     def _pass_on(self, func: Any, types_: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(func, types.FunctionType):
-            if _OWN_TYPES.issuperset(types_):
-                torch._C._push_on_torch_function_stack(self)
-                try:
-                    return _with_open_inside(func)(*args, **kwargs)
-                finally:
-                    _remove(self)
+            if _OWN_TYPES.issuperset(types_) and func not in self.apis.exchanged:
+                return self._open(func, types_, args, kwargs)
         elif func in _ESCAPES:
             self._escaped(args[0])
+        elif func in _UNCOUNTED:
+            for tensors in args:
+                for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
+                    self._escaped(tensor)
         else:
-            api = self._apis.find_operator(func)
+            api = self.apis.find_operator(func)
             if api is not None:
                 self._table[func] = api
                 return self._around(api, func, args, kwargs)
         return func(*args, **kwargs)
 
+    def _open(self, function: types.FunctionType, types_: Any, args: Any, kwargs: Any) -> Any:
+        """Run one of torch's Python functions so that the calls inside it are seen, and not it again."""
+        _push(self)
+        try:
+            return _redispatch(function, types_, args, kwargs)
+        finally:
+            _remove(self)
+
     # --- being on the stacks of threads ---
 
-    def install(self) -> Undo:
+    def install(self, around: Around) -> Undo:
         """See the calls of this thread, and of every other one while it runs a module."""
-        self._enter()
-        undo = [
-            self._leave,
-            self._exchange_functions(),
-            self._name_operators(),
-            self._follow_threads(),
-            self._step_back_from_compiled(),
-        ]
+        self._around = around
+        undo = [self._modules.on(), self._see_this_thread()]
         return lambda: _run(undo)
 
     @contextmanager
@@ -104,149 +119,161 @@ class Interception(TorchFunctionMode):
         if self._thread.entered:
             yield
             return
-        self._enter()
-        undo = [self._leave, self._exchange_functions(), self._name_operators()]
+        undo = self._see_this_thread()
         try:
             yield
         finally:
-            _run(undo)
+            undo()
+
+    def _see_this_thread(self) -> Undo:
+        self._enter()
+        undo = [self._leave, self._functions.on(), self._replace_operators()]
+        undo.append(self._compiled.follow(self._step_back, self._return))
+        return lambda: _run(undo)
 
     def _enter(self) -> None:
+        """Below the modes of the user: each of these takes off the topmost as its own."""
         self._thread.entered = True
-        torch._C._push_on_torch_function_stack(self)
+        _insert(self, 1 if _size() and isinstance(_at(0), DeviceContext) else 0)  # torch wants this lowest
 
     def _leave(self) -> None:
         self._thread.entered = False
         _remove(self)
 
-    def _exchange_functions(self) -> Undo:
-        undo = []
-        for function, api in self._apis.exchanged.items():
-            if not hasattr(function, _OURS):
-                undo.append(self._exchange(function, api))
-        return lambda: _run(undo)
-
-    def _exchange(self, function: types.FunctionType, api: Api) -> Undo:
+    def _seen(self, api: Api, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What a function of Python does instead of its own work, while it is seen."""
         thread = self._thread
 
         def run(*args: Any, **kwargs: Any) -> Any:
             """The original, with the mode out of its way: only the outermost call is of interest."""
-            _remove(self)
+            position = _remove(self)
             try:
-                return exchanged.original(*args, **kwargs)
+                return original(*args, **kwargs)
             finally:
-                torch._C._push_on_torch_function_stack(self)
-
-        functools.update_wrapper(run, function)
+                _insert(self, position)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if thread.entered and _is_on_stack(self):
+            if thread.entered and _reaches(self):
                 return self._around(api, run, args, kwargs)
-            return exchanged.original(*args, **kwargs)
+            return original(*args, **kwargs)
 
-        exchanged = exchange(function, call)
-        setattr(function, _OURS, True)
+        functools.update_wrapper(call, original)
+        return call
 
-        def undo() -> None:
-            delattr(function, _OURS)
-            exchanged.undo()
-
-        return undo
-
-    def _name_operators(self) -> Undo:
-        """Make `x + 1` known as Tensor.__add__: the operator notes its name, the mode records it."""
+    def _replace_operators(self) -> Undo:
         undo = []
-        for name in self._apis.operators:
-            operator = getattr(torch.Tensor, name)
-            if not hasattr(operator, _OURS):
-                undo.append(_replace(torch.Tensor, name, _named(operator, name, self._thread)))
+        for name, api in self.apis.operators.items():
+            undo.append(replace(torch.Tensor, name, self._seen(api, getattr(torch.Tensor, name))))
         return lambda: _run(undo)
 
-    def _follow_threads(self) -> Undo:
+    def _follow(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A mode belongs to one thread; another one gets it while it runs a module."""
         thread = self._thread
-        original = torch.nn.Module.__call__
 
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             if thread.entered or thread.suspended:
-                return original(module, *args, **kwargs)
+                return original(*args, **kwargs)
             self._enter()
             try:
-                return original(module, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 self._leave()
 
-        return _replace(torch.nn.Module, "__call__", functools.wraps(original)(call))
+        return call
 
-    def _step_back_from_compiled(self) -> Undo:
-        """Compiled code must not see us: its compiler would trace our code, and its guards would notice us."""
-        frames: Any = sys.modules.get("torch._dynamo.eval_frame")
-        if frames is None or not hasattr(frames, "_maybe_set_eval_frame"):
-            return lambda: None
-        thread = self._thread
-        original = frames._maybe_set_eval_frame
+    def _step_back(self) -> None:
+        self._modules.pause()
+        self._functions.pause()
+        if self._thread.entered:
+            self._leave()
+            self._thread.suspended = True
 
-        def set_eval_frame(callback: Any) -> Any:
-            compiling = callback is not None and callback is not False
-            if compiling and thread.entered:
-                self._leave()
-                thread.suspended = True
-            elif not compiling and thread.suspended:
-                thread.suspended = False
-                self._enter()
-            return original(callback)
-
-        return _replace(frames, "_maybe_set_eval_frame", set_eval_frame)
+    def _return(self) -> None:
+        if self._thread.suspended:
+            self._thread.suspended = False
+            self._enter()
+        self._functions.resume()
+        self._modules.resume()
 
 
-def _named(function: Callable[..., Any], name: str, thread: _Thread) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def operator(*args: Any, **kwargs: Any) -> Any:
-        thread.operator = name if thread.entered else None
-        try:
+class _Opened(dict[str, Any]):
+    """The globals of a function, where torch never asks whether somebody overrides it."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        super().__init__(dict.fromkeys(_CHECKS, _never))
+        self._names = function.__globals__
+
+    def __missing__(self, name: str) -> Any:
+        return self._names[name]
+
+
+def _doing_its_work(function: types.FunctionType, _types: Any, args: Any, kwargs: Any) -> Any:
+    """Call one of torch's Python functions as redispatch_function does, which torch has since 2.13.
+
+    A function that asks by another name than _CHECKS does its work unseen, else it would come here forever.
+    """
+    if not any(name in function.__globals__ for name in _CHECKS):
+        with torch._C.DisableTorchFunction():
             return function(*args, **kwargs)
-        finally:
-            thread.operator = None
-
-    setattr(operator, _OURS, True)
-    return operator
-
-
-def _with_open_inside(function: types.FunctionType) -> types.FunctionType:
-    """A copy of one of torch's Python functions that does its work at once, so that the mode sees the calls inside."""
-    namespace = dict(function.__globals__)
-    namespace.update(dict.fromkeys(_CHECKS, _never))
     copy = types.FunctionType(
-        function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
+        function.__code__, _Opened(function), function.__name__, function.__defaults__, function.__closure__
     )
     copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+    return copy(*args, **kwargs)
 
 
 def _never(*_args: Any) -> bool:
     return False
 
 
-def _remove(mode: TorchFunctionMode) -> None:
-    """Take a mode off this thread's stack, also from below others."""
-    above = []
-    while torch._C._len_torch_function_stack():
-        top = torch._C._pop_torch_function_stack()
-        if top is mode:
-            break
-        above.append(top)
+_redispatch = getattr(torch.overrides, "redispatch_function", _doing_its_work)
+
+
+def _just_call(api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+# --- the stack of modes: calls go to the topmost first ---
+
+
+def _position(mode: TorchFunctionMode) -> int | None:
+    """Where the mode stands; None while torch has taken it off, because it handles a call."""
+    for position in range(_size()):
+        if _at(position) is mode:
+            return position
+    return None
+
+
+def _reaches(mode: TorchFunctionMode) -> bool:
+    """Whether a call that is made now would reach the mode."""
+    return _position(mode) is not None and not _all_disabled() and not _is_tracing()
+
+
+def _remove(mode: TorchFunctionMode) -> int:
+    """Take a mode off this thread's stack, also from below others; tells where it stood."""
+    size = _size()
+    if size and _at(size - 1) is mode:
+        _pop()
+        return size - 1
+    position = _position(mode)
+    if position is None:
+        return size
+    above = [_pop() for _ in range(size - position)][:-1]
     for other in reversed(above):
-        torch._C._push_on_torch_function_stack(other)
+        _push(other)
+    return position
 
 
-def _is_on_stack(mode: TorchFunctionMode) -> bool:
-    """Whether calls reach the mode now: torch takes it off the stack while it handles one."""
-    size = torch._C._len_torch_function_stack()
-    return any(torch._C._get_function_stack_at(i) is mode for i in range(size))
+def _insert(mode: TorchFunctionMode, position: int) -> None:
+    """Put a mode where it stood, or shall stand."""
+    above = [_pop() for _ in range(_size() - position)]
+    _push(mode)
+    for other in reversed(above):
+        _push(other)
 
 
-def _replace(holder: Any, name: str, value: Any) -> Undo:
-    """Set an attribute; undoing puts the holder back exactly, whether it owned the attribute or inherited it."""
+def replace(holder: Any, name: str, value: Any) -> Undo:
+    """Set an attribute; undone, the holder is as before, whether it owned the attribute or inherited it."""
     own = vars(holder).get(name, _ABSENT) if hasattr(holder, "__dict__") else _ABSENT
     before = getattr(holder, name)
     setattr(holder, name, value)
@@ -272,7 +299,7 @@ def replace_places(places: list[Place], around: Around) -> Undo:
     """Replace functions of the user's own where they stand."""
     undo: list[Undo] = []
     for holder, name, api in places:
-        undo.append(_replace(holder, name, _recorded(getattr(holder, name), api, around)))
+        undo.append(replace(holder, name, _recorded(getattr(holder, name), api, around)))
     return lambda: _run(undo)
 
 

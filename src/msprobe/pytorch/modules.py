@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import functools
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +15,11 @@ from msprobe.adapter import ModuleWatch, Undo
 from msprobe.errors import UsageError
 from msprobe.log import logger
 from msprobe.name import module_owner
+from msprobe.pytorch.checkpoint import watch_checkpoints
+from msprobe.pytorch.compiled import CompiledCode
+from msprobe.pytorch.exchange import Exchange, Exchanges
 
+_is_tracing: Callable[[], bool] = torch._C._is_tracing  # by torch.jit.trace
 _SKIPPED_CLASSES = ("FullyShardedDataParallel",)
 
 
@@ -31,13 +37,15 @@ def models_of(model: Any) -> list[tuple[int | None, nn.Module]]:
     if isinstance(model, (list, tuple)) and model and all(isinstance(item, nn.Module) for item in model):
         return list(enumerate(model))
     raise UsageError(
-        f"the model given to start() is {_kind(model)}; it must be a torch.nn.Module or a list or tuple of them."
+        f"the model given to start() is {_kind(model)}; it must be a torch.nn.Module or a list or tuple of "
+        "them."
     )
 
 
 def _kind(model: Any) -> str:
     if isinstance(model, (list, tuple)):
-        return f"a {type(model).__name__} of {', '.join(sorted({type(item).__name__ for item in model})) or 'nothing'}"
+        kinds = sorted({type(item).__name__ for item in model})
+        return f"a {type(model).__name__} of {', '.join(kinds) or 'nothing'}"
     return f"a {type(model).__name__}"
 
 
@@ -56,52 +64,115 @@ def watched_modules(model: Any) -> Iterator[Watched]:
 
 
 def _is_compiled(module: nn.Module) -> bool:
+    """Made by torch.compile(module); one compiled in place (module.compile()) keeps its class."""
     return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
 
 
-class ModuleHooks:
-    """Hooks on every watched module; ours run last before forward and first after it, so that both see what it saw."""
+class ModuleCalls:
+    """Sees the calls of modules in nn.Module.__call__: compiled code would notice hooks on modules."""
 
-    def __init__(self, modules: list[Watched], watch: ModuleWatch) -> None:
-        self._modules = modules
+    def __init__(self, compiled: CompiledCode) -> None:
+        self._compiled = compiled
+        self._calls = Exchanges([Exchange(nn.Module.__call__, self._seen)])  # type: ignore[arg-type]
+        self._owners: dict[int, tuple[weakref.ref[nn.Module], list[str]]] = {}  # by the id of the module
+        self._watch: ModuleWatch | None = None
+        self._installed = False
+
+    def watch(self, model: Any, watch: ModuleWatch) -> Undo:
+        """Tell `watch` of the children of a model, or of several, as they run."""
+        modules = list(watched_modules(model))
+        self._owners = {}
+        for owner, module in modules:  # a module that stands in two models of a list has two names
+            self._owners.setdefault(id(module), (weakref.ref(module), []))[1].append(owner)
         self._watch = watch
-        self._handles: list[Any] = []
+        compiled = [owner for owner, module in modules if _is_compiled(module)]
+        if compiled or any(_is_compiled(root) for _, root in models_of(model)):
+            _tell_compiled(", ".join(compiled) or "the model itself")
+        undo = [self._see(), watch_checkpoints(watch, self._visible)]
+        self._installed = True
 
-    def install(self) -> None:
-        for owner, module in self._modules:
-            before, after = self._hooks(owner)
-            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(
-                module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True)
-            )
+        def undo_all() -> None:
+            self._installed = False
+            while undo:
+                undo.pop()()
 
-    def remove(self) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+        return undo_all
 
-    def _hooks(self, owner: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        watch = self._watch
+    def _see(self) -> Undo:
+        undo = [self._calls.on(), self._compiled.follow(self._calls.pause, self._calls.resume)]
 
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            watch.enter(owner, module, args, kwargs)
+        def undo_all() -> None:
+            while undo:
+                undo.pop()()
 
-        def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            failed = output is None and sys.exc_info()[1] is not None  # always_call tells no more than that
-            watch.leave(owner, module, output, failed)
+        return undo_all
 
-        return before, after
+    @contextmanager
+    def _visible(self) -> Iterator[None]:
+        """Sees modules for a while, also when it is installed no longer."""
+        if self._installed:
+            yield
+            return
+        undo = self._see()
+        try:
+            yield
+        finally:
+            undo()
+
+    def _seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            known, watch = self._owners.get(id(module)), self._watch
+            if known is None or known[0]() is not module or watch is None or _is_tracing():
+                return original(module, *args, **kwargs)
+            return _told(watch, known[1], original, module, args, kwargs)
+
+        return call
 
 
-def watch_modules(model: Any, watch: ModuleWatch) -> Undo:
-    modules = list(watched_modules(model))
-    compiled = [owner for owner, module in modules if _is_compiled(module)]
-    if compiled or any(_is_compiled(root) for _, root in models_of(model)):
-        logger().warning(
-            "compiled modules are recorded at their boundary only: %s.", ", ".join(compiled) or "the model itself"
-        )
-    hooks = ModuleHooks(modules, watch)
-    hooks.install()
-    return hooks.remove
+def _told(
+    watch: ModuleWatch,
+    owners: list[str],
+    original: Callable[..., Any],
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a module and tell of it, under each of its names."""
+    if not owners:
+        return original(module, *args, **kwargs)
+    owner, *others = owners
+    remove = None
+    if module._forward_pre_hooks:
+        remove = _enter_last(module, functools.partial(watch.enter, owner))
+    else:
+        watch.enter(owner, module, args, kwargs)
+    try:
+        output = _told(watch, others, original, module, args, kwargs)
+    except BaseException:
+        watch.leave(owner, module, None, failed=True)
+        raise
+    finally:
+        if remove is not None:
+            remove()
+    watch.leave(owner, module, output, failed=False)
+    return output
+
+
+def _enter_last(module: nn.Module, enter: Callable[..., None]) -> Undo:
+    """Look once, behind the module's own hooks, which may fetch its parameters, or change its inputs."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        handle.remove()
+        enter(module, args, kwargs)
+
+    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+    return handle.remove
+
+
+@functools.cache
+def _tell_compiled(which: str) -> None:
+    """Once for a process, not at every step."""
+    logger().warning("compiled modules are recorded at their boundary only: %s.", which)
 
 
 def on_model_call(model: Any, before: Callable[[], None], after: Callable[[], None]) -> Undo:

@@ -54,8 +54,8 @@ def holder(run: Path, name: str) -> str | None:
 def is_of_this_run(run: Path, name: str) -> bool:
     """Whether a rank's folders belong to the run of this process, so that they are not an older recording.
 
-    They do if their process still records, or if it began to after this process was started: the processes of a
-    run are started together, and none records before it has loaded its framework.
+    They do if their process still records, or if it began to after this process was started: the processes of
+    a run are started together, and none records before it has loaded its framework.
     """
     if holder(run, name) is not None:
         return True

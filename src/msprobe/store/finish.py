@@ -60,7 +60,7 @@ def missing_files(folder: Path, contents: journal.Contents) -> tuple[str, ...]:
     there = {path.name for path in files.iterdir()} if files.is_dir() else set()
     texts = (contents.fields(entry) for entry in contents.records.values())
     named = (name for text in texts if b'"data_name"' in text for name in tensor_files(_parsed(text, folder)))
-    return tuple(name for name in named if name not in there)
+    return tuple(name for name in dict.fromkeys(named) if name not in there)
 
 
 def _parsed(text: bytes, folder: Path) -> Any:

@@ -17,6 +17,7 @@ import errno
 import json
 import mmap
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,10 +126,10 @@ class Contents:
         kind, *fields = content.split(b"\t")
         if kind == b"R" and len(fields) == 4:
             end = start + len(content)
-            name, stack, parent = (field.decode() for field in fields[:3])
-            self._add(Entry(name, stack, parent, (end - len(fields[3]), end)))
+            name, stack, parent = (field.decode("utf-8", "replace") for field in fields[:3])
+            self._add(Entry(name, sys.intern(stack), sys.intern(parent), (end - len(fields[3]), end)))
         elif kind == b"S" and len(fields) == 2:
-            self.stacks[fields[0].decode()] = fields[1].decode()
+            self.stacks[fields[0].decode("utf-8", "replace")] = fields[1].decode("utf-8", "replace")
         elif kind == b"H" and len(fields) == 2 and fields[0] == VERSION.encode():
             self.header = _header(path, fields[1])
         else:

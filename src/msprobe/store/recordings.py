@@ -77,7 +77,7 @@ def _why_none(where: Path) -> str:
 
 
 def _read_folder(folder: Path) -> Recording:
-    if (folder / JOURNAL).is_file():
+    with contextlib.suppress(FileNotFoundError):  # none, or its process has just finished it
         return _read_journal(folder)
     return _read_file(folder / (DUMP if (folder / DUMP).is_file() else DEBUG))
 

@@ -121,7 +121,7 @@ class Writer:
 
     def tell(self, doing: str, error: BaseException) -> None:
         """One log line for each kind of trouble, and the reason in dump_error_info.log."""
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        reason = str(error.strerror if isinstance(error, OSError) and error.strerror else error).rstrip(".")
         self._troubles.tell(f"could not {doing} in {self.folder}: {reason}; training goes on.", error)
 
     @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Nets, trained for two steps and recorded by whichever msprobe is installed: it runs in every environment.
 
-python train_net.py conv|encoder|quirks|caught --level L1 --task statistics --summary md5 --out DIR [--perturb 0.01] [--extra JSON]
+python train_net.py conv|encoder|quirks|caught --level L1 --task statistics --summary md5 --out DIR
+                    [--perturb 0.01] [--extra JSON] [--plain]
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The existing tool in environments of its own: it records the same nets, and its compare reads our recordings."""
+"""The existing tool in environments of its own: it records the same nets, and compares our recordings."""
 
 import csv
 import json
@@ -14,10 +14,10 @@ import pytest
 from msprobe import store
 from msprobe.record import Leaf, Record, Recording
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FORKS = ROOT / "tests/forks.py"
 SCRIPTS = {"golden": ROOT / "tests/golden/pytorch/make_dump.py"}
-TRAIN_NET = ROOT / "tests/prove/train_net.py"
+TRAIN_NET = ROOT / "tests/train_net.py"
 
 OURS, OLD, NEW = "ours", "8.3.3", "26.2.0"
 LEVELS = ("L1", "L0", "mix")
@@ -64,7 +64,7 @@ def run_many(maker: str, target: str, orders: Iterable[tuple[list[str], Path]], 
     lines = [json.dumps({"argv": argv, "log": str(log)}) for argv, log in orders]
     environment = dict(os.environ)
     if maker != OURS:
-        environment["PYTHONPATH"] = str(Path(__file__).parent)
+        environment["PYTHONPATH"] = str(ROOT / "tests/prove")  # where synchronous.py is
     result = subprocess.run(
         [python_of(maker), str(FORKS), preload, target],
         input="".join(f"{line}\n" for line in lines),
@@ -125,14 +125,24 @@ def compare(root: Path, release: str, pairs: Mapping[str, tuple[Path, Path]]) ->
             argv = ["compare", "-tp", str(target), "-gp", str(golden), "-o", str(out)]
         orders.append((argv, place / f"{name}.log"))
     codes = run_many(release, "msprobe.msprobe:main", orders, "torch,pandas,msprobe.msprobe")
-    failed = [(name, log.read_text()[-1000:]) for name, code, (_, log) in zip(pairs, codes, orders, strict=True) if code]
+    failed = [
+        (name, log.read_text()[-1000:])
+        for name, code, (_, log) in zip(pairs, codes, orders, strict=True)
+        if code
+    ]
     assert failed == []
     tables = {name: next((place / name).glob("compare_result*")) for name in pairs}
     if release == OLD:
-        code = "import pandas, sys\nfor p in sys.argv[1:]: pandas.read_excel(p, keep_default_na=False).to_csv(p + '.csv')"
-        subprocess.run([python_of(release), "-c", code, *map(str, tables.values())], check=True)
+        subprocess.run([python_of(release), "-c", _TO_CSV, *map(str, tables.values())], check=True)
         tables = {name: Path(f"{path}.csv") for name, path in tables.items()}
     return {name: _verdicts(path) for name, path in tables.items()}
+
+
+_TO_CSV = """
+import pandas, sys
+for path in sys.argv[1:]:
+    pandas.read_excel(path, keep_default_na=False).to_csv(path + '.csv')
+"""
 
 
 def _verdicts(path: Path) -> Verdicts:
@@ -147,21 +157,22 @@ def _verdicts(path: Path) -> Verdicts:
 
 def rows(recording: Recording) -> dict[str, Leaf]:
     """The leaf at each place of the forward records, and of what went into backward."""
-    found: dict[str, Leaf] = {}
-    for name, call in recording.records.items():
-        for slot, leaf in slots(call):
-            found[f"{name}.{slot}"] = leaf
-    return found
+    return {
+        f"{name}.{slot}": leaf
+        for name, call in recording.records.items()
+        for slot, leaf in slots(call)
+        if call.name.direction == "forward" or slot.startswith("input.")
+    }
 
 
 def slots(call: Record) -> Iterator[tuple[str, Leaf]]:
-    sides = {"input_args": "input", "input_kwargs": "kwargs", "output": "output", "parameters": "parameters"}
-    if call.name.direction == "backward":
-        sides = {"input": "input"}
-    elif call.name.direction != "forward":
-        sides = {}
-    for field, word in sides.items():
-        yield from _leaves(call.fields.get(field), word)
+    """The places of a record, by the names that the existing compare gives to its rows."""
+    words = {"input_args": "input", "input_kwargs": "kwargs"}
+    for field, tree in call.fields.items():
+        if call.name.direction == "parameters_grad":
+            yield from _leaves(tree[0], field)
+        else:
+            yield from _leaves(tree, words.get(field, field))
 
 
 def _leaves(tree: Any, slot: str) -> Iterator[tuple[str, Leaf]]:
@@ -176,7 +187,7 @@ _EPSILON = {"torch.float16": 2**-10, "torch.bfloat16": 2**-7}
 
 
 def disagreement(theirs: Leaf, ours: Leaf | None) -> str | None:
-    """In what two leaves differ: type, shape, dtype, max, min and CRC are equal, mean and norm within precision."""
+    """In what two leaves differ; mean and norm may do so by the precision of the leaf."""
     if ours is None:
         return "absent"
     if not theirs.is_tensor:

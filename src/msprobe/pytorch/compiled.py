@@ -1,0 +1,169 @@
+"""Compiled code must not see us: its compiler would trace our code, and its guards would notice each change.
+
+So whoever changes how torch runs steps back while a thread is in code that torch.compile made; what is
+compiled is recorded at its boundary, where that is a module, and not inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from msprobe.adapter import Undo
+from msprobe.log import logger
+from msprobe.pytorch.exchange import Exchange, Exchanges
+
+_FRAMES = "torch._dynamo.eval_frame"
+_SWITCH = "_maybe_set_eval_frame"  # torch calls it on the way into compiled code and on the way out
+_CALLBACKS = (
+    "torch._dynamo.callback"  # tells when something is compiled, which may be in the middle of backward
+)
+_RUNTIME = "torch._functorch._aot_autograd.utils"
+_RUN = "call_func_at_runtime_with_args"  # torch calls compiled backward code with it
+
+
+class _Thread(threading.local):
+    """Where this thread is."""
+
+    def __init__(self) -> None:
+        self.away: object = None  # in compiled code: what led in, and only that leads out
+
+
+class _Follower(NamedTuple):
+    away: Callable[[], None]
+    back: Callable[[], None]
+
+
+class CompiledCode:
+    """Tells its followers each time a thread goes into compiled code and comes out of it."""
+
+    def __init__(self) -> None:
+        self._followers: list[_Follower] = []
+        self._thread = _Thread()
+        self._compiles = Exchanges([Exchange(torch.compile, self._after_compiling)])  # type: ignore[arg-type]
+        self._runs: Exchanges | None = None
+        self._undo: dict[str, Undo] = {}
+
+    def follow(self, away: Callable[[], None], back: Callable[[], None]) -> Undo:
+        """Who comes first steps back last, and is back first."""
+        follower = _Follower(away, back)
+        self._followers.append(follower)
+        if len(self._followers) == 1:
+            self._undo["torch"] = self._compiles.on()
+            self._watch()
+
+        def undo() -> None:
+            self._followers.remove(follower)
+            if not self._followers:
+                self._stop()
+
+        return undo
+
+    def _stop(self) -> None:
+        for undo in reversed(list(self._undo.values())):
+            undo()
+        self._undo.clear()
+
+    def _away(self) -> None:
+        for follower in reversed(self._followers):
+            follower.away()
+
+    def _back(self) -> None:
+        for follower in self._followers:
+            follower.back()
+
+    def _after_compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            compiled = original(*args, **kwargs)
+            self._watch()
+            return compiled
+
+        return compile
+
+    def _watch(self) -> None:
+        frames: Any = sys.modules.get(_FRAMES)
+        if frames is not None and hasattr(frames, _SWITCH) and _FRAMES not in self._undo:
+            self._undo[_FRAMES] = self._watch_switch(frames)
+        handler: Any = getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
+        if handler is not None and _CALLBACKS not in self._undo:
+            self._undo[_CALLBACKS] = self._watch_compiler(handler)
+        runtime: Any = sys.modules.get(_RUNTIME)
+        if runtime is not None and hasattr(runtime, _RUN) and _RUNTIME not in self._undo:
+            self._runs = self._runs or Exchanges([Exchange(getattr(runtime, _RUN), self._aside)])
+            self._undo[_RUNTIME] = self._runs.on()
+
+    def _watch_switch(self, frames: Any) -> Undo:
+        original = getattr(frames, _SWITCH)
+
+        def switch(callback: Any) -> Any:
+            thread = self._thread
+            if callback is not None and thread.away is None:
+                thread.away = _caller()
+                self._away()
+                _tell()
+            before = original(callback)
+            # Compiled code switches the compiler off for itself too; that does not lead out.
+            if callback is None and thread.away is not None and thread.away == _caller():
+                thread.away = None
+                self._back()
+            return before
+
+        setattr(frames, _SWITCH, switch)
+        return lambda: setattr(frames, _SWITCH, original)
+
+    def _watch_compiler(self, handler: Any) -> Undo:
+        def begin(_args: Any = None) -> None:
+            if self._thread.away is None:
+                self._thread.away = handler
+                self._away()
+
+        def end(_args: Any = None) -> None:
+            if self._thread.away is handler:
+                self._thread.away = None
+                self._back()
+
+        handler.register_start_callback(begin)
+        handler.register_end_callback(end)
+
+        def undo() -> None:
+            with contextlib.suppress(ValueError):  # torch._dynamo.reset() has removed them
+                handler.remove_start_callback(begin)
+                handler.remove_end_callback(end)
+
+        return undo
+
+    def _aside(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._thread.away is not None:
+                return original(*args, **kwargs)
+            self._thread.away = run
+            self._away()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._thread.away = None
+                self._back()
+
+        return run
+
+
+def _caller() -> int:
+    """The run of torch's function that calls the switch, perhaps through other switches of ours."""
+    frame: Any = sys._getframe(2)
+    while frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return id(frame)
+
+
+@functools.cache
+def _tell() -> None:
+    """Once for a process."""
+    logger().info(
+        "torch.compile: compiled modules are recorded at their boundary; calls inside compiled code are not."
+    )

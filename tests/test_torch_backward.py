@@ -1,0 +1,174 @@
+"""A call's backward: the gradients of its outputs as they came, and its own share of each input's gradient.
+
+The reference is torch itself: the same call alone, on the recorded inputs, given the recorded gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torch_fixtures import Probe, probe
+
+__all__ = ["probe"]
+
+
+class Case(NamedTuple):
+    record: str
+    call: Callable[..., Any]
+    shapes: Sequence[tuple[int, ...]]
+    unused: tuple[int, ...] = ()  # outputs that nothing is computed from
+
+
+IDS = torch.tensor([[0, 2, 1], [3, 3, 0]])
+CASES = {
+    "linear 3-D": Case("Functional.linear", F.linear, [(2, 3, 4), (5, 4), (5,)]),
+    "linear 2-D": Case("Functional.linear", F.linear, [(3, 4), (5, 4), (5,)]),
+    "linear by keyword": Case(
+        "Functional.linear", lambda x, w, b: F.linear(x, bias=b, weight=w), [(2, 3, 4), (5, 4), (5,)]
+    ),
+    "cross_entropy": Case(
+        "Functional.cross_entropy",
+        lambda x: F.cross_entropy(x, torch.tensor([1, 0, 3]), label_smoothing=0.1),
+        [(3, 4)],
+    ),
+    "einsum": Case("Torch.einsum", lambda a, b: torch.einsum("bij,bkj->bik", a, b), [(2, 3, 4), (2, 5, 4)]),
+    "matmul 4-D": Case("Torch.matmul", torch.matmul, [(2, 2, 3, 4), (2, 2, 4, 5)]),
+    "matmul broadcast": Case("Torch.matmul", torch.matmul, [(2, 2, 3, 4), (4, 5)]),
+    "matmul operator": Case("Tensor.__matmul__", lambda a, b: a @ b, [(3, 4), (4, 5)]),
+    "sdpa": Case(
+        "Functional.scaled_dot_product_attention",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        [(2, 2, 3, 4), (2, 2, 3, 4), (2, 2, 3, 4)],
+    ),
+    "x * x": Case("Tensor.__mul__", lambda x: x * x, [(3, 4)]),
+    "mul broadcast": Case("Torch.mul", torch.mul, [(2, 3, 4), (1, 4)]),
+    "layer_norm": Case(
+        "Functional.layer_norm", lambda x, w, b: F.layer_norm(x, (4,), w, b), [(2, 3, 4), (4,), (4,)]
+    ),
+    "batch_norm": Case(
+        "Functional.batch_norm",
+        lambda x, w, b: F.batch_norm(x, None, None, weight=w, bias=b, training=True),
+        [(3, 4), (4,), (4,)],
+    ),
+    "conv2d": Case("Functional.conv2d", F.conv2d, [(2, 3, 5, 5), (4, 3, 3, 3), (4,)]),
+    "conv1d": Case("Functional.conv1d", F.conv1d, [(2, 3, 5), (4, 3, 3), (4,)]),
+    "embedding": Case("Functional.embedding", lambda w: F.embedding(IDS, w), [(5, 4)]),
+    "cat": Case("Torch.cat", lambda a, b: torch.cat([a, b], dim=1), [(2, 3), (2, 4)]),
+    "stack by keyword": Case(
+        "Torch.stack", lambda a, b: torch.stack(tensors=[a, b], dim=1), [(2, 3), (2, 3)]
+    ),
+    "chunk": Case("Tensor.chunk", lambda x: x.chunk(3, dim=-1), [(2, 6)], unused=(1,)),
+    "split": Case("Tensor.split", lambda x: x.split([1, 2, 3], dim=-1), [(2, 6)], unused=(0, 2)),
+    "unbind": Case("Tensor.unbind", lambda x: x.unbind(0), [(3, 2)], unused=(2,)),
+    "where": Case("Torch.where", lambda a, b: torch.where(torch.eye(3) > 0, a, b), [(3, 3), (3, 3)]),
+    "index_select": Case(
+        "Torch.index_select", lambda x: torch.index_select(x, 0, torch.tensor([2, 0, 2])), [(3, 4)]
+    ),
+    "max of a dim": Case("Torch.max", lambda x: torch.max(x, dim=1), [(3, 4)]),
+    "sort": Case("Tensor.sort", lambda x: x.sort(dim=1, descending=True), [(3, 4)]),
+    "var_mean": Case("Torch.var_mean", lambda x: torch.var_mean(x, dim=1), [(3, 4)]),
+    "svd": Case("Torch.svd", torch.svd, [(4, 3)]),
+    "softmax": Case("Functional.softmax", lambda x: F.softmax(x, dim=-1), [(3, 4)]),
+    "gelu": Case("Functional.gelu", lambda x: F.gelu(x, approximate="tanh"), [(3, 4)]),
+    "div scalar": Case("Tensor.__truediv__", lambda x: x / 3, [(3, 4)]),
+    "rsub": Case("Tensor.__rsub__", lambda x: 1 - x, [(3, 4)]),
+    "addmm": Case("Torch.addmm", torch.addmm, [(3, 5), (3, 4), (4, 5)]),
+    "reshape": Case("Tensor.reshape", lambda x: x.reshape(2, 6), [(3, 4)]),
+    "transpose": Case("Tensor.transpose", lambda x: x.transpose(0, 1), [(3, 4)]),
+    "norm": Case("Torch.norm", lambda x: torch.norm(x, dim=1), [(3, 4)]),
+    "mse_loss": Case("Functional.mse_loss", F.mse_loss, [(3, 4), (3, 4)]),
+    "bilinear": Case("Functional.bilinear", F.bilinear, [(2, 3), (2, 4), (5, 3, 4), (5,)]),
+    "lstm": Case(
+        "VF.lstm",
+        lambda x, h, c, wi, wh: torch._VF.lstm(x, (h, c), [wi, wh], False, 1, 0.0, False, False, False),
+        [(3, 2, 4), (1, 2, 5), (1, 2, 5), (20, 4), (20, 5)],
+    ),
+}
+
+
+def tensors_in(tree: Any) -> list[dict[str, Any]]:
+    """The tensors of a record's field, in order."""
+    if isinstance(tree, list):
+        return [leaf for item in tree for leaf in tensors_in(item)]
+    if not isinstance(tree, dict):
+        return []
+    return [tree] if "shape" in tree else [leaf for item in tree.values() for leaf in tensors_in(item)]
+
+
+def tensors_of(outputs: Any) -> list[Tensor]:
+    if isinstance(outputs, Tensor):
+        return [outputs]
+    return (
+        [tensor for item in outputs for tensor in tensors_of(item)]
+        if isinstance(outputs, (tuple, list))
+        else []
+    )
+
+
+def saved(probe: Probe, leaves: Sequence[Any]) -> list[Tensor | None]:
+    """What the files of these tensors hold; None where null stands."""
+    return [None if leaf is None else probe.tensor(leaf["data_name"].removesuffix(".pt")) for leaf in leaves]
+
+
+def make_inputs(case: Case, from_leaves: bool) -> list[Tensor]:
+    torch.manual_seed(3)
+    first = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in case.shapes]
+    return first if from_leaves else [tensor.sin() for tensor in first]
+
+
+def share(case: Case, inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradients of this call alone."""
+    alone = [tensor.detach().requires_grad_() for tensor in inputs]
+    outputs = [tensor for tensor in tensors_of(case.call(*alone)) if tensor.requires_grad]
+    pairs = [
+        (output, gradient)
+        for output, gradient in zip(outputs, gradients, strict=False)
+        if gradient is not None
+    ]
+    wanted = torch.autograd.grad([o for o, _ in pairs], alone, [g for _, g in pairs], allow_unused=True)
+    return list(wanted)
+
+
+@pytest.mark.spec("P08", "PT")
+@pytest.mark.spec("C007", "PT")
+@pytest.mark.spec("C017", "PT")
+@pytest.mark.parametrize("from_leaves", [True, False], ids=["leaves", "computed"])
+@pytest.mark.parametrize("name", CASES)
+def test_each_input_gets_its_own_share(probe: Probe, name: str, from_leaves: bool) -> None:
+    case = CASES[name]
+    debugger = probe.debugger("L1", "tensor")
+    inputs = make_inputs(case, from_leaves)
+    debugger.start()
+    outputs = [tensor for tensor in tensors_of(case.call(*inputs)) if tensor.is_floating_point()]
+    debugger.stop()
+    used = [output for index, output in enumerate(outputs) if index not in case.unused]
+    elsewhere = [tensor.square().sum() for tensor in inputs]  # each input is used by others too
+    torch.stack(
+        [(output * torch.arange(1.0, output.numel() + 1).view_as(output)).sum() for output in used]
+    ).sum().backward(retain_graph=True)
+    sum(elsewhere, torch.zeros(())).backward()
+    debugger.step()
+    data = probe.data()
+    backward = data[f"{case.record}.0.backward"]
+    arrived = saved(probe, backward["input"])
+    assert [gradient is None for gradient in arrived] == [
+        index in case.unused for index in range(len(arrived))
+    ]
+    given = saved(
+        probe, tensors_in([data[f"{case.record}.0.forward"][key] for key in ("input_args", "input_kwargs")])
+    )
+    wanted: list[Tensor | None] = [None] * len(given)
+    for tensor, gradient in zip(inputs, share(case, inputs, arrived), strict=True):
+        wanted[next(i for i, seen in enumerate(given) if seen is not None and torch.equal(seen, tensor))] = (
+            gradient
+        )
+    got = saved(probe, backward["output"])
+    for gradient, should in zip(got + [None] * (len(given) - len(got)), wanted, strict=True):
+        assert (gradient is None) == (should is None)
+        assert gradient is None or should is None or torch.equal(gradient, should)
