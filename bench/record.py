@@ -56,7 +56,10 @@ def run(python: Path, tool: str, net: str, case: Case, folder: Path) -> Cost:
     out = folder / f"{tool}-{case.level}-{case.task}-{case.summary}"
     command = [str(python), str(HERE / "train.py"), "--tool", tool, "--net", net, "--level", case.level]
     command += ["--task", case.task, "--summary", case.summary, "--steps", str(case.steps), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "0"})
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    if tool == "incumbent":  # it is imported by the same name
+        environment.pop("PYTHONPATH", None)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     end = time.monotonic()
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
