@@ -12,6 +12,7 @@ import torch
 from msprobe import store
 from msprobe.cli.main import main
 from msprobe.record import Leaf, Recording, leaves
+from msprobe.store.layout import recording_folders
 
 KILLING = Path(__file__).parent / "killing.py"
 
@@ -45,7 +46,7 @@ def check_kill(kill: Kill) -> Checked:
     """Every noted call is in the recording, before and after `msprobe recover`; all files are whole."""
     noted = _noted(kill.folder / "noted")
     run = kill.folder / "run"
-    if not list(run.glob("step*/rank/*")):
+    if not list(recording_folders(run)):
         assert noted == set()
         return Checked(0, 0, 0)
     assert noted <= _calls(store.read(run))

@@ -133,6 +133,20 @@ def test_half_written_files_are_swept_away(tmp_path: Path) -> None:
     assert (names(folder), names(folder / "dump_tensor_data")) == (kept, [])
 
 
+def test_a_recording_that_was_only_begun_leaves_nothing(tmp_path: Path) -> None:
+    """Killed between making the folder and naming the journal; folders with anything else in them stay."""
+    unfinished(tmp_path / "step0/rank", call(0))
+    for folder in ("step1/rank", "step2/rank0", "step3/rank", "step4/rank"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "step1/rank/.journal.log.77.part").write_text("H\t")
+    (tmp_path / "step2/rank0/weights.bin").write_text("mine")
+    (tmp_path / "step3/notes").write_text("mine")
+    assert list(recover_all(tmp_path)) == [Outcome(tmp_path / "step0/rank", Finished(1))]
+    assert sorted(
+        str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if "step0" not in str(path)
+    ) == [*("step2", "step2/rank0", "step2/rank0/weights.bin", "step3", "step3/notes")]
+
+
 def test_earlier_runs_are_recovered_too(tmp_path: Path) -> None:
     first = Run(tmp_path)
     first.record(0, None, HEADER, suffix=".pt", with_tensors=False).append(call(0))

@@ -23,7 +23,8 @@ CLAIMS = ".claims"
 
 STEP_FOLDER = re.compile(r"step([0-9]{1,9})")
 RANK_FOLDER = re.compile(r"(?:rank|proc)([0-9]{0,9})")  # proc: release 26.2.0 outside distributed training
-_LEFT_BEHIND = re.compile(r"\..+\.(part|tmp)")  # of a file that was being written when its process died
+# Of a file that was being written when its process died: one of ours, or a tensor's.
+_LEFT_BEHIND = re.compile(r"\.(?:\w+\.(?:json|log)\.[0-9]+\.part|[0-9]+-[0-9a-f]+\.tmp)")
 
 
 def rank_folder(rank: int | None) -> str:
@@ -108,13 +109,18 @@ def sweep(folder: Path) -> None:
 
 def recording_folders(root: Path) -> Iterator[Path]:
     """Every folder at or below `root` that holds a recording, finished or not, in step and rank order."""
-    if holds_recording(root):
+    return filter(holds_recording, rank_folders(root))
+
+
+def rank_folders(root: Path) -> Iterator[Path]:
+    """Every folder at or below `root` that holds a recording, or is called as if it did."""
+    if holds_recording(root) or (RANK_FOLDER.fullmatch(root.name) and root.is_dir()):
         yield root
         return
     for folder in sorted(root.iterdir(), key=_numbered) if root.is_dir() else ():
         named = STEP_FOLDER.fullmatch(folder.name) or RANK_FOLDER.fullmatch(folder.name)
         if named and folder.is_dir() and not folder.is_symlink():
-            yield from recording_folders(folder)
+            yield from rank_folders(folder)
 
 
 def holds_recording(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from msprobe.errors import RecordingError
 from msprobe.store import claims
 from msprobe.store.finish import Finished, recover
-from msprobe.store.layout import JOURNAL, PREVIOUS, recording_folders
+from msprobe.store.layout import JOURNAL, PREVIOUS, holds_recording, rank_folders, sweep
 
 
 class Outcome(NamedTuple):
@@ -28,15 +29,18 @@ def recover_all(root: Path) -> Iterator[Outcome]:
     """
     earlier = root / PREVIOUS
     for place in (root, *(sorted(earlier.iterdir()) if earlier.is_dir() else ())):
-        for folder in recording_folders(place):
-            yield _outcome(folder)
+        for folder in rank_folders(place):
+            whole = folder.absolute()
+            holder = claims.holder(whole.parent.parent, whole.name)
+            if holds_recording(folder):
+                yield _outcome(folder, holder)
+            elif holder is None:
+                _tidy(folder)
 
 
-def _outcome(folder: Path) -> Outcome:
+def _outcome(folder: Path, holder: str | None) -> Outcome:
     if not (folder / JOURNAL).is_file():
         return Outcome(folder)
-    whole = folder.absolute()
-    holder = claims.holder(whole.parent.parent, whole.name)
     if holder is not None:
         return Outcome(folder, holder=holder)
     try:
@@ -45,3 +49,11 @@ def _outcome(folder: Path) -> Outcome:
         return Outcome(folder, damage=str(error))
     except OSError as error:
         return Outcome(folder, damage=f"{error.filename or folder}: {error.strerror or error}.")
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a process left that died while it began a recording; a folder that holds anything else stays."""
+    with contextlib.suppress(OSError):
+        sweep(folder)
+        folder.rmdir()
+        folder.parent.rmdir()
