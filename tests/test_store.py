@@ -467,8 +467,10 @@ def test_open_new_replaces_a_link(tmp_path: Path) -> None:
 
 
 def test_recordings_are_found_in_order_and_links_are_not_entered(tmp_path: Path) -> None:
-    for place in ("step10/rank1", "step9/rank0", "step9/proc5", "rank/x"):
-        write(tmp_path / place, call("Torch.f.0.forward"))
-    (tmp_path / "step11").symlink_to(tmp_path / "step9")
-    found = [str(folder.relative_to(tmp_path)) for folder in recording_folders(tmp_path)]
-    assert found == ["step9/rank0", "step9/proc5", "step10/rank1"]
+    root = tmp_path / "rank0"  # a run's folder may be called so too
+    for place in ("step10/rank1", "step9/rank0", "step9/proc5", "rank2/x", "rank3/step0/rank", "other/rank"):
+        write(root / place, call("Torch.f.0.forward"))
+    (root / "step11").symlink_to(root / "step9")
+    (root / "step12/rank").mkdir(parents=True)
+    found = [str(folder.relative_to(root)) for folder in recording_folders(root)]
+    assert found == ["rank3/step0/rank", "step9/rank0", "step9/proc5", "step10/rank1"]

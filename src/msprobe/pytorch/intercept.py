@@ -36,6 +36,7 @@ _UNCOUNTED = frozenset(
     for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
     if hasattr(torch, name)
 )
+_SILENT = _ESCAPES | _UNCOUNTED
 _CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 _OWN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -73,10 +74,10 @@ class Interception(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _SILENT:
+            self._note(func, args)
         api = self._table.get(func)
         if api is not None and not _is_tracing():
-            if func in _ESCAPES:
-                self._escaped(args[0])
             return self._around(api, func, args, kwargs)
         return self._pass_on(func, types, args, kwargs)
 
@@ -84,18 +85,21 @@ class Interception(TorchFunctionMode):
         if isinstance(func, types.FunctionType):
             if _OWN_TYPES.issuperset(types_) and func not in self.apis.exchanged:
                 return self._open(func, types_, args, kwargs)
-        elif func in _ESCAPES:
-            self._escaped(args[0])
-        elif func in _UNCOUNTED:
-            for tensors in args:
-                for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
-                    self._escaped(tensor)
         else:
             api = self.apis.find_operator(func)
             if api is not None:
                 self._table[func] = api
                 return self._around(api, func, args, kwargs)
         return func(*args, **kwargs)
+
+    def _note(self, func: Any, args: Any) -> None:
+        """Some tensors may change from here on without torch counting it."""
+        if func in _ESCAPES:
+            self._escaped(args[0])
+        else:
+            for tensors in args:
+                for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
+                    self._escaped(tensor)
 
     def _open(self, function: types.FunctionType, types_: Any, args: Any, kwargs: Any) -> Any:
         """Run one of torch's Python functions so that the calls inside it are seen, and not it again."""

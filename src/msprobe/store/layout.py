@@ -114,13 +114,13 @@ def recording_folders(root: Path) -> Iterator[Path]:
 
 def rank_folders(root: Path) -> Iterator[Path]:
     """Every folder at or below `root` that holds a recording, or is called as if it did."""
-    if holds_recording(root) or (RANK_FOLDER.fullmatch(root.name) and root.is_dir()):
+    if holds_recording(root):
         yield root
         return
     for folder in sorted(root.iterdir(), key=_numbered) if root.is_dir() else ():
-        named = STEP_FOLDER.fullmatch(folder.name) or RANK_FOLDER.fullmatch(folder.name)
-        if named and folder.is_dir() and not folder.is_symlink():
-            yield from rank_folders(folder)
+        is_rank = RANK_FOLDER.fullmatch(folder.name)
+        if (is_rank or STEP_FOLDER.fullmatch(folder.name)) and folder.is_dir() and not folder.is_symlink():
+            yield from list(rank_folders(folder)) or ([folder] if is_rank else [])
 
 
 def holds_recording(folder: Path) -> bool:

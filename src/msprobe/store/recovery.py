@@ -52,7 +52,7 @@ def _outcome(folder: Path, holder: str | None) -> Outcome:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what a process left that died while it began a recording; a folder that holds anything else stays."""
+    """Remove what a process left that died while it began a recording; what holds anything else stays."""
     with contextlib.suppress(OSError):
         sweep(folder)
         folder.rmdir()
