@@ -1,4 +1,4 @@
-"""One training run of a small GPT, plain or with a recording tool, in the environment of that tool.
+"""One training run of a small GPT in the layout of GPT-2, plain or with a recording tool in its environment.
 
 Run by record.py. Prints one JSON line: when the measured steps began and ended (on the system-wide monotonic
 clock), and the peak memory.
@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import nn
 
 SIZES = {  # name: width, length, batch, heads
-    "call-bound": (64, 32, 4, 4),
-    "compute-bound": (256, 128, 8, 4),
+    "call-bound": (32, 64, 4, 4),
+    "compute-bound": (192, 128, 12, 6),
 }
 LAYERS = 4
 WORDS = 512
+DROPOUT = 0.0  # as GPTs are pretrained; both tools record the calls
 
 
 class Block(nn.Module):
@@ -29,30 +30,35 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop_weights, self.drop1, self.drop2 = (nn.Dropout(DROPOUT) for _ in range(3))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = x + self.drop1(self.attend(self.norm1(x), mask))
+        return x + self.drop2(self.down(F.gelu(self.up(self.norm2(x)))))
+
+    def attend(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).chunk(3, dim=-1)
-        q, k, v = (part.reshape(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
+        parts = self.qkv(x).split(width, dim=2)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
         scores = torch.matmul(q, k.transpose(-2, -1)) * (width // self.heads) ** -0.5
         weights = F.softmax(scores.masked_fill(mask, float("-inf")), dim=-1)
-        x = x + self.out(torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        mixed = torch.matmul(self.drop_weights(weights), v)
+        return self.out(mixed.transpose(1, 2).contiguous().view(batch, length, width))
 
 
 class Gpt(nn.Module):
     def __init__(self, width: int, length: int, heads: int) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(length, width)
+        self.drop = nn.Dropout(DROPOUT)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(LAYERS))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, WORDS)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, WORDS, bias=False)
+        self.register_buffer("mask", torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1))
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        length = words.shape[1]
-        x = self.words(words) + self.places(torch.arange(length))
-        mask = torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1)
+        x = self.drop(self.words(words) + self.places(torch.arange(words.shape[1])))
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, self.mask)
         return self.head(self.norm(x))
 
 
@@ -93,10 +99,11 @@ def main() -> None:
     width, length, batch, heads = SIZES[options.net]
     model = Gpt(width, length, heads)
     debugger = make_debugger(options)
-    words = torch.randint(0, WORDS, (batch, length + 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     recording = debugger is not None and options.tool != "off"
 
     def step(record: bool) -> float:
+        words = torch.randint(0, WORDS, (batch, length + 1))
         if record:
             debugger.start(model)
         loss = F.cross_entropy(model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
@@ -104,7 +111,8 @@ def main() -> None:
         if record:
             debugger.stop()
             debugger.step()
-        model.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad()
         return loss.item()
 
     for _ in range(options.warmup):

@@ -313,6 +313,32 @@ def test_checksum_by_hand(data: bytes, expected: str) -> None:
     assert kernels.checksum(data) == expected
 
 
+# ---- glance ----
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 1000, 1 << 20])
+@pytest.mark.parametrize("place", ["start", "end"])
+def test_a_glance_sees_the_ends_and_is_the_same_where_nothing_changed(size: int, place: str) -> None:
+    data = np.arange(size, dtype="u1")
+    before = kernels.glance(data.ctypes.data, size)
+    assert kernels.glance(data.ctypes.data, size) == before
+    data[0 if place == "start" else -1] ^= 1
+    assert (kernels.glance(data.ctypes.data, size) == before) == (
+        NATIVE is None and size > 64 and place == "end"  # without the compiled kernel only the start is read
+    )
+
+
+@compiled
+def test_a_glance_sees_a_change_of_a_sixteenth() -> None:
+    for size in (100, 4096, 100_001):
+        data = np.zeros(size, dtype="u1")
+        before = kernels.glance(data.ctypes.data, size)
+        for first in range(0, size - size // 15 - 8, 97):
+            data[first : first + size // 15 + 8] = 1
+            assert kernels.glance(data.ctypes.data, size) != before
+            data[:] = 0
+
+
 # ---- sketch ----
 
 

@@ -98,6 +98,13 @@ def checksum(data: "Buffer") -> str:
     return f"{_crc32(data):08x}"
 
 
+def glance(address: int, size: int) -> int:
+    """A hash of a few words, spread over the `size` bytes at `address`, that tells most changes at once."""
+    if _native is None:
+        return hash(ctypes.string_at(address, min(size, 64)))
+    return _native.glance(address, size)
+
+
 # ---- arrays as memory ----
 
 

@@ -27,25 +27,29 @@ class CallGradients:
         self._outputs: dict[int, Leaf | None] = {}
 
     def of_output(self, index: int, gradient: Any) -> None:
-        if self._is_wanted() and self._recorder.scope.sides.input:
-            self._take(self._inputs, "input", index, gradient)
+        if self._wanted is None:
+            self._begin()
+        if self._wanted and self._recorder.scope.sides.input:
+            self._inputs[index] = self._leaf(gradient, f"input.{index}")
 
     def of_input(self, index: int, gradient: Any) -> None:
-        if self._is_wanted() and self._recorder.scope.sides.output:
-            self._take(self._outputs, "output", index, gradient)
+        if self._wanted is None:
+            self._begin()
+        if self._wanted and self._recorder.scope.sides.output:
+            self._outputs[index] = self._leaf(gradient, f"output.{index}")
 
-    def _is_wanted(self) -> bool:
-        if self._wanted is None and not self._recorder.closed:
+    def _leaf(self, gradient: Any, slot: str) -> Leaf | None:
+        if gradient is None:
+            return None
+        describe = self._recorder.describe
+        return self._recorder.safely(
+            "record the gradients of", self._text, describe, gradient, self._text, slot
+        )
+
+    def _begin(self) -> None:
+        if not self._recorder.closed:
             self._text = str(self._name)
             self._wanted = self._recorder.scope.enter(self._name, listed=True)
-        return bool(self._wanted)
-
-    def _take(self, side: dict[int, Leaf | None], word: str, index: int, gradient: Any) -> None:
-        side[index] = None
-        if gradient is not None:
-            recorder = self._recorder
-            with recorder.guarded("record the gradients of", self._text):
-                side[index] = recorder.describe(gradient, self._text, f"{word}.{index}")
 
     def finish(self) -> None:
         """All gradients of this backward pass have come."""
@@ -65,7 +69,7 @@ class CallGradients:
 
 
 def _in_order(leaves: dict[int, Leaf | None]) -> list[Leaf | None]:
-    return [leaves.get(index) for index in range(max(leaves) + 1)] if leaves else []
+    return list(map(leaves.get, range(max(leaves) + 1))) if leaves else []
 
 
 class ParameterGradients:

@@ -16,11 +16,10 @@ class Seen:
 
     __slots__ = ("file", "leaf", "reference", "version")
 
-    def __init__(self, tensor: Any, version: Hashable, leaf: Leaf) -> None:
-        self.reference = weakref.ref(tensor)
-        self.version = version
-        self.leaf = leaf
-        self.file: str | None = None
+    file: str | None
+    leaf: Leaf
+    reference: weakref.ref[Any]
+    version: Hashable
 
 
 class Memo:
@@ -38,7 +37,8 @@ class Memo:
     def keep(self, tensor: Any, version: Hashable, leaf: Leaf) -> Seen:
         if len(self._seen) > _MANY:
             self._seen = {key: seen for key, seen in self._seen.items() if seen.reference() is not None}
-        seen = self._seen[id(tensor)] = Seen(tensor, version, leaf)
+        seen = self._seen[id(tensor)] = Seen()
+        seen.reference, seen.version, seen.leaf, seen.file = weakref.ref(tensor), version, leaf, None
         return seen
 
     def drop(self, tensor: Any) -> None:

@@ -54,7 +54,7 @@ class TorchAdapter:
         self._interception: Interception | None = None
         self._custom = _CustomApis()
         self._doors: Undo = _undoing()  # watched only while no call is intercepted, which shows them too
-        self.is_tensor = torch.is_tensor
+        self.is_tensor: Callable[[Any], bool] = Tensor.__instancecheck__  # torch.is_tensor, without a detour
         self.describe_other = describe.describe_other
         self.untracked = torch._C.DisableTorchFunction
         self.pending = self._described.waiting.__len__

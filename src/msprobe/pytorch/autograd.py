@@ -44,17 +44,16 @@ class Untracked:
 class Begun:
     """Where the inputs of a call hung in the graph before it ran."""
 
-    __slots__ = ("edges", "first_node", "leaves", "views")
+    __slots__ = ("edges", "first_node", "leaves", "nodes", "views")
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         self.first_node = _next_number()
         self.leaves: dict[int, int] = {}  # id of a leaf tensor -> index of the input
-        self.edges: dict[
-            tuple[int, int], tuple[int, Any]
-        ] = {}  # (node id, output number) -> index, the node itself
-        self.views: dict[
-            int, tuple[int, Tensor, int, torch.Size]
-        ] = {}  # id of a view -> index, view, version, shape
+        # (id of a node, number of its output) -> index of the input
+        self.edges: dict[tuple[int, int], int] = {}
+        self.nodes: list[Any] = []  # held, so that each id stays the id of its node
+        # id of a view -> index of the input, the view, its version, its shape
+        self.views: dict[int, tuple[int, Tensor, int, torch.Size]] = {}
         for index, tensor in enumerate(inputs):
             if tensor._is_view() and not tensor.is_inference():
                 self.views[id(tensor)] = (index, tensor, tensor._version, tensor.shape)
@@ -64,16 +63,8 @@ class Begun:
             if node is None:
                 self.leaves.setdefault(id(tensor), index)
             else:
-                self.edges.setdefault((id(node), tensor.output_nr), (index, node))
-
-    def input_of(self, node: Any, number: int) -> int | None:
-        """Which input, if any, an edge leads to."""
-        known = self.edges.get((id(node), number))
-        if known is not None:
-            return known[0]
-        if self.leaves and node._sequence_nr() == _ACCUMULATE:
-            return self.leaves.get(id(getattr(node, "variable", None)))
-        return None
+                self.nodes.append(node)
+                self.edges.setdefault((id(node), tensor.output_nr), index)
 
     def made(self, node: Any) -> bool:
         """Whether a node was made since, by this thread."""
@@ -154,6 +145,7 @@ def _outputs(begun: Begun, outputs: Sequence[Tensor], window: _Window | None) ->
 def _add_inputs(borders: _Borders, begun: Begun, window: _Window | None) -> dict[int, int]:
     """Walk what the call made, from its outputs to the edges that leave it; how many lead to each input?"""
     uses: dict[int, int] = {}
+    first, edges, leaves = begun.first_node, begun.edges, begun.leaves
     waiting = [border.node for border in borders.values()]
     seen = {id(node): node for node in waiting}  # a node that nobody holds would lend its id to another
     while waiting and len(seen) < _MANY_NODES:
@@ -161,15 +153,20 @@ def _add_inputs(borders: _Borders, begun: Begun, window: _Window | None) -> dict
         for place, (below, number) in enumerate(node.next_functions):
             if below is None or id(below) in seen:
                 continue
-            index, way = begun.input_of(below, number), None
+            index = edges.get((id(below), number))
+            way = None
             if index is None:
-                if begun.made(below):
+                made = below._sequence_nr()
+                if made == _ACCUMULATE:
+                    index = leaves.get(id(getattr(below, "variable", None))) if leaves else None
+                elif made >= first:
                     seen[id(below)] = below
                     waiting.append(below)
                     continue
-                if place or window is None or type(node).__name__ != "CopySlices":
+                elif window is not None and place == 0 and type(node).__name__ == "CopySlices":
+                    index, way = window.place, window
+                if index is None:
                     continue
-                index, way = window.place, window
             border = borders.get(id(node))
             if border is None:
                 border = borders[id(node)] = _Border(node)

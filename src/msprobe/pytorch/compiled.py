@@ -20,7 +20,8 @@ from msprobe.log import logger
 from msprobe.pytorch.exchange import Exchange, Exchanges
 
 _FRAMES = "torch._dynamo.eval_frame"
-_SWITCH = "_maybe_set_eval_frame"  # torch calls it on the way into compiled code and on the way out
+# torch calls the first of these that it has on the way into compiled code and on the way out.
+_SWITCHES = ("_maybe_set_eval_frame", "set_eval_frame")
 _CALLBACKS = (
     "torch._dynamo.callback"  # tells when something is compiled, which may be in the middle of backward
 )
@@ -88,8 +89,9 @@ class CompiledCode:
 
     def _watch(self) -> None:
         frames: Any = sys.modules.get(_FRAMES)
-        if frames is not None and hasattr(frames, _SWITCH) and _FRAMES not in self._undo:
-            self._undo[_FRAMES] = self._watch_switch(frames)
+        name = next((name for name in _SWITCHES if hasattr(frames, name)), None)
+        if name is not None and _FRAMES not in self._undo:
+            self._undo[_FRAMES] = self._watch_switch(frames, name)
         handler: Any = getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
         if handler is not None and _CALLBACKS not in self._undo:
             self._undo[_CALLBACKS] = self._watch_compiler(handler)
@@ -98,8 +100,8 @@ class CompiledCode:
             self._runs = self._runs or Exchanges([Exchange(getattr(runtime, _RUN), self._aside)])
             self._undo[_RUNTIME] = self._runs.on()
 
-    def _watch_switch(self, frames: Any) -> Undo:
-        original = getattr(frames, _SWITCH)
+    def _watch_switch(self, frames: Any, name: str) -> Undo:
+        original = getattr(frames, name)
 
         def switch(callback: Any) -> Any:
             thread = self._thread
@@ -114,8 +116,8 @@ class CompiledCode:
                 self._back()
             return before
 
-        setattr(frames, _SWITCH, switch)
-        return lambda: setattr(frames, _SWITCH, original)
+        setattr(frames, name, switch)
+        return lambda: setattr(frames, name, original)
 
     def _watch_compiler(self, handler: Any) -> Undo:
         def begin(_args: Any = None) -> None:

@@ -63,14 +63,23 @@ class Described:
 
     def leaf(self, tensor: Tensor, want: Want) -> Leaf:
         """Describe a tensor; the common kind on a short way, because this is done for every tensor."""
-        if not (_is_plain(tensor) and tensor.is_contiguous() and tensor.is_cpu and tensor.dim()):
-            with Untracked():
-                return self._rare_leaf(tensor, want)
-        checksum = kernels.checksum(_memory(tensor)) if want.checksum else None
-        sketch = _sketch(tensor) if want.sketch else None
-        stats = kernels.statistics(_data_ptr(tensor), tensor.numel(), _KINDS[tensor.dtype])
-        dtype, shape = _DTYPES[tensor.dtype], tuple(tensor.shape)
-        return Leaf(_TENSOR, None, dtype, shape, stats, tensor.requires_grad, checksum, sketch)
+        kind = _KINDS.get(tensor.dtype)
+        if kind is not None and type(tensor) in _PLAIN:
+            try:
+                if tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg():
+                    address, shape = _data_ptr(tensor), tuple(tensor.shape)
+                    if address and shape:
+                        stats = kernels.statistics(address, tensor.numel(), kind)
+                        checksum = kernels.checksum(_memory(tensor)) if want.checksum else None
+                        sketch = _sketch(tensor) if want.sketch else None
+                        dtype = _DTYPES[tensor.dtype]
+                        return Leaf(
+                            _TENSOR, None, dtype, shape, stats, tensor.requires_grad, checksum, sketch
+                        )
+            except RuntimeError:
+                pass  # its values do not lie in memory of its own: it is sparse, nested, or wraps another
+        with Untracked():
+            return self._rare_leaf(tensor, want)
 
     def _rare_leaf(self, tensor: Tensor, want: Want) -> Leaf:
         content, type_name, extra = _content(tensor)
@@ -139,6 +148,8 @@ def _rare_content(tensor: Any, kind: Any) -> tuple[Tensor | None, str, dict[str,
 
 def _shape(tensor: Tensor, content: Tensor | None) -> tuple[int, ...]:
     """The shape in whole numbers: of a nested tensor that of its values; -1 is a size still open."""
+    if tensor is content:
+        return tuple(tensor.shape)
     shape = content.shape if tensor.is_nested and content is not None else tensor.shape
     return tuple(size if type(size) is int else -1 for size in shape)
 

@@ -2,24 +2,24 @@
 
 torch counts changes in place, but not all: fused optimizers, batch norm, collectives and whoever holds the
 memory (`.data`, numpy) change a tensor without a count. So a version also says where the memory lies and, on
-the host, how it begins; what is known to have got out is asked anew each time.
+the host, what a glance at it shows; what is known to have got out is asked anew each time.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from msprobe.kernels import glance
+
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
-_BEGINNING = 64  # bytes
 _untyped_storage = Tensor.untyped_storage  # as they are while nobody watches who asks for the memory
 _data_ptr = Tensor.data_ptr
 _all_disabled = getattr(torch._C, "_is_torch_function_all_disabled", lambda: False)
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class Versions:
@@ -30,39 +30,27 @@ class Versions:
 
     def of(self, tensor: Tensor) -> Hashable | None:
         """Changes whenever the tensor's content may have; None when nothing can be said."""
-        if not _has_memory(tensor) or tensor.is_inference():
+        if type(tensor) not in _PLAIN:
             return None
-        if self._escaped and _untyped_storage(tensor).data_ptr() in self._escaped:
+        try:
+            address, version = _data_ptr(tensor), tensor._version
+        except RuntimeError:  # it has no memory of its own, or is an inference tensor, which has no versions
             return None
-        address = _data_ptr(tensor)
+        if not address or (self._escaped and _untyped_storage(tensor).data_ptr() in self._escaped):
+            return None
         if tensor.is_cpu:
-            return tensor._version, tensor.requires_grad, address, _beginning(tensor, address)
+            size = tensor.nbytes if tensor.is_contiguous() else tensor.element_size()
+            return version, tensor.requires_grad, address, glance(address, size)
         if tensor.is_leaf and not tensor.requires_grad:
             return None  # a statistic of batch norm, for one
-        return tensor._version, tensor.requires_grad, address
+        return version, tensor.requires_grad, address
 
     def escaped(self, tensor: Any) -> None:
         """From now on its memory may change unnoticed."""
-        if _all_disabled():  # our own work, which changes nothing
+        if type(tensor) not in _PLAIN or _all_disabled():  # disabled: our own work, which changes nothing
             return
-        with torch._C.DisableTorchFunction():
-            if isinstance(tensor, Tensor) and _has_memory(tensor):
-                self._escaped.add(_untyped_storage(tensor).data_ptr())
+        with torch._C.DisableTorchFunction(), contextlib.suppress(RuntimeError):
+            self._escaped.add(_untyped_storage(tensor).data_ptr())
 
     def forget(self) -> None:
         self._escaped.clear()
-
-
-def _has_memory(tensor: Tensor) -> bool:
-    return (
-        type(tensor) in _PLAIN
-        and tensor.layout is torch.strided
-        and not (tensor.is_meta or tensor.is_nested or _is_wrapped(tensor))
-    )
-
-
-def _beginning(tensor: Tensor, address: int) -> bytes:
-    if not tensor.numel():
-        return b""
-    size = min(tensor.nbytes, _BEGINNING) if tensor.is_contiguous() else tensor.element_size()
-    return ctypes.string_at(address, size)
