@@ -46,7 +46,6 @@ CASES = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         [(2, 2, 3, 4), (2, 2, 3, 4), (2, 2, 3, 4)],
     ),
-    "x * x": Case("Tensor.__mul__", lambda x: x * x, [(3, 4)]),
     "mul broadcast": Case("Torch.mul", torch.mul, [(2, 3, 4), (1, 4)]),
     "layer_norm": Case(
         "Functional.layer_norm", lambda x, w, b: F.layer_norm(x, (4,), w, b), [(2, 3, 4), (4,), (4,)]
@@ -172,3 +171,40 @@ def test_each_input_gets_its_own_share(probe: Probe, name: str, from_leaves: boo
     for gradient, should in zip(got + [None] * (len(given) - len(got)), wanted, strict=True):
         assert (gradient is None) == (should is None)
         assert gradient is None or should is None or torch.equal(gradient, should)
+
+
+@pytest.mark.parametrize("from_leaves", [True, False], ids=["leaves", "computed"])
+def test_a_tensor_given_twice_has_a_share_at_each_place(probe: Probe, from_leaves: bool) -> None:
+    x = torch.arange(1.0, 4.0, requires_grad=True)
+    y = x if from_leaves else x.exp()
+    debugger = probe.debugger("L1", "tensor")
+    debugger.start()
+    loss = (y * y).sum() + torch.cat([y, torch.ones(1), y]).sum() + torch.addcmul(y, y, y, value=3).sum()
+    loss.backward()
+    debugger.stop()
+    debugger.step()
+    data, y = probe.data(), y.detach()
+
+    def shares(record: str) -> list[Tensor | None]:
+        return saved(probe, data[f"{record}.backward"]["output"])
+
+    assert all(torch.equal(got, y) for got in shares("Tensor.__mul__.0") if got is not None)
+    assert [got is None for got in shares("Tensor.__mul__.0")] == [False, False]
+    assert [got is None for got in shares("Torch.cat.0")] == [False, True, False]
+    first, second, third = shares("Torch.addcmul.0")
+    assert first is not None and torch.equal(first, torch.ones(3))
+    assert second is not None and third is not None and torch.equal(second, third)
+    assert torch.equal(second, 3 * y)
+
+
+def test_shares_that_cannot_be_told_apart_are_one(probe: Probe) -> None:
+    """einsum makes several nodes of one call; each leads to the tensor in its own way."""
+    x = torch.ones(2, 2, requires_grad=True)
+    debugger = probe.debugger("L1", "tensor")
+    debugger.start()
+    torch.einsum("ij,jk,kl->il", x, x, x).sum().backward()
+    debugger.stop()
+    debugger.step()
+    got = saved(probe, probe.data()["Torch.einsum.0.backward"]["output"])
+    total = sum(gradient for gradient in got if gradient is not None)
+    assert x.grad is not None and torch.equal(torch.as_tensor(total), x.grad)

@@ -49,7 +49,7 @@ class CallGradients:
     def _begin(self) -> None:
         if not self._recorder.closed:
             self._text = str(self._name)
-            self._wanted = self._recorder.scope.enter(self._name, listed=True)
+            self._wanted = self._recorder.scope.enter(self._name)
 
     def finish(self) -> None:
         """All gradients of this backward pass have come."""

@@ -64,7 +64,7 @@ class Scope:
         self._thread = _Thread()
         self._made: set[str] = set()
 
-    def enter(self, name: CallName, listed: bool = False) -> bool:
+    def enter(self, name: CallName) -> bool:
         """A call begins: is it recorded?"""
         interval, patterns = self._interval, self._patterns
         if interval is None and patterns is None:

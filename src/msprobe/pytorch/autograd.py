@@ -44,7 +44,7 @@ class Untracked:
 class Begun:
     """Where the inputs of a call hung in the graph before it ran."""
 
-    __slots__ = ("edges", "first_node", "leaves", "nodes", "views")
+    __slots__ = ("again", "edges", "first_node", "leaves", "nodes", "views")
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         self.first_node = _next_number()
@@ -54,6 +54,8 @@ class Begun:
         self.nodes: list[Any] = []  # held, so that each id stays the id of its node
         # id of a view -> index of the input, the view, its version, its shape
         self.views: dict[int, tuple[int, Tensor, int, torch.Size]] = {}
+        # index of an input -> indices at which the same tensor comes again, as in `x * x`
+        self.again: dict[int, list[int]] = {}
         for index, tensor in enumerate(inputs):
             if tensor._is_view() and not tensor.is_inference():
                 self.views[id(tensor)] = (index, tensor, tensor._version, tensor.shape)
@@ -61,10 +63,12 @@ class Begun:
                 continue
             node = tensor.grad_fn
             if node is None:
-                self.leaves.setdefault(id(tensor), index)
+                known = self.leaves.setdefault(id(tensor), index)
             else:
                 self.nodes.append(node)
-                self.edges.setdefault((id(node), tensor.output_nr), index)
+                known = self.edges.setdefault((id(node), tensor.output_nr), index)
+            if known != index:
+                self.again.setdefault(known, []).append(index)
 
     def made(self, node: Any) -> bool:
         """Whether a node was made since, by this thread."""
@@ -175,6 +179,17 @@ def _add_inputs(borders: _Borders, begun: Begun, window: _Window | None) -> dict
     return uses
 
 
+def _told_apart(borders: _Borders, index: int, further: list[int]) -> bool:
+    """Give each place of a tensor among the inputs its own edge, if one node has them all, in their order."""
+    for border in borders.values():
+        edges = [i for i, (_, place, _) in enumerate(border.inputs) if place == index]
+        if len(edges) == 1 + len(further):
+            for i, place in zip(edges, [index, *further], strict=True):
+                border.inputs[i] = (border.inputs[i][0], place, border.inputs[i][2])
+            return True
+    return False
+
+
 class Tap:
     """The hooks of one call; tells its sink each gradient, and when all have come."""
 
@@ -192,7 +207,11 @@ class Tap:
         borders = _outputs(begun, outputs, window)
         if not borders:
             return False
-        for index, count in _add_inputs(borders, begun, window).items():
+        uses = _add_inputs(borders, begun, window)
+        for index, further in begun.again.items():
+            if uses.get(index) == 1 + len(further) and _told_apart(borders, index, further):
+                uses[index] = 1
+        for index, count in uses.items():
             if count > 1:
                 self._shares[index] = count
         self._expected = len(borders)
