@@ -1,10 +1,11 @@
 """One training run of a small GPT in the layout of GPT-2, plain or with a recording tool in its environment.
 
-Run by record.py. Prints one JSON line: when the measured steps began and ended (on the system-wide monotonic
-clock), and the peak memory.
+Run by record.py. Prints one JSON line: how long the measured steps took until all was on disk, and the peak
+memory.
 """
 
 import argparse
+import atexit
 import json
 import os
 import resource
@@ -95,6 +96,8 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--out", default="out")
     options = parser.parse_args()
+    measured: dict[str, float] = {}
+    atexit.register(report, measured)  # the first to be registered is the last to run: all writers are done
     torch.manual_seed(0)
     width, length, batch, heads = SIZES[options.net]
     model = Gpt(width, length, heads)
@@ -119,12 +122,15 @@ def main() -> None:
         step(record=False)
     if recording:
         step(record=True)  # the first recorded step pays for imports and caches; it is not measured
-    began = time.monotonic()
+    measured["began"] = time.monotonic()
     for _ in range(options.steps):
-        loss = step(recording)
-    ended = time.monotonic()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"began": began, "ended": ended, "peak": peak, "loss": loss}), flush=True)
+        measured["loss"] = step(recording)
+
+
+def report(measured: dict[str, float]) -> None:
+    measured["seconds"] = time.monotonic() - measured.pop("began")
+    measured["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(measured), flush=True)
 
 
 if __name__ == "__main__":
