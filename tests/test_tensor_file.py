@@ -8,6 +8,7 @@ import mmap
 import os
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from msprobe import kernels
 from msprobe.errors import RecordingError, UsageError
+from msprobe.store.deflate import deflate, inflate
 from msprobe.store.dtypes import DTYPES
 from msprobe.store.tensor_file import StoredTensor, TensorData, as_float, encode_npy, encode_pt, read
 
@@ -119,6 +122,103 @@ def test_other_zip_readers_find_every_checksum_right(tmp_path: Path, dtype: str)
     with zipfile.ZipFile(on_disk(tmp_path, b"".join(encode_pt(filled(dtype, (3, 5)))))) as archive:
         assert archive.testzip() is None
         assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
+
+
+def half_empty(dtype: str) -> TensorData:
+    """What a causal mask leaves: rows of numbers, ever longer, and zeros."""
+    size = DTYPES[dtype].numpy.itemsize
+    numbers = np.tril(np.random.default_rng(1).integers(1, 255, (120, 128 * size), "u1"))
+    return TensorData(numbers.tobytes(), dtype, (120, 128))
+
+
+packs = pytest.mark.skipif(vars(kernels)["_native"] is None, reason="the kernels are not compiled")
+
+
+@packs
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "bool"])
+def test_numbers_that_deflate_well_are_deflated(tmp_path: Path, dtype: str) -> None:
+    tensor = half_empty(dtype)
+    path = on_disk(tmp_path, b"".join(encode_pt(tensor)))
+    size = len(bytes(tensor.data))
+    assert path.stat().st_size < 0.8 * size + 2000
+    assert from_torch(torch.load(path, weights_only=True)) == tensor
+    for verify in (False, True):
+        assert from_stored(read(path, verify=verify)) == tensor
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        packed = [entry for entry in archive.infolist() if entry.compress_type == zipfile.ZIP_DEFLATED]
+    assert [(entry.filename, entry.file_size) for entry in packed] == [("archive/data/0", size)]
+
+
+@pytest.mark.parametrize("count", [1500, 100_000])
+def test_numbers_that_hardly_deflate_are_stored_as_they_are(count: int) -> None:
+    numbers = np.random.default_rng(1).standard_normal(count).astype("f4")
+    tensor = TensorData(numbers.data, "float32", (count,))
+    assert any(chunk is tensor.data for chunk in encode_pt(tensor))
+
+
+@packs
+@pytest.mark.parametrize("position", [0.2, 0.5, 0.9])
+def test_damage_in_what_is_deflated_is_told(tmp_path: Path, position: float) -> None:
+    content = bytearray(b"".join(encode_pt(half_empty("float32"))))
+    content[int(len(content) * position)] ^= 0x55
+    with pytest.raises(RecordingError, match="is damaged"):
+        read(on_disk(tmp_path, bytes(content)))
+
+
+@packs
+@pytest.mark.parametrize("declared", [8, 1 << 31])
+def test_what_is_deflated_may_not_be_of_another_size(tmp_path: Path, declared: int) -> None:
+    head, packed, tail = (bytes(chunk) for chunk in encode_pt(half_empty("float32")))
+    size = (120 * 128 * 4).to_bytes(4, "little")
+    assert tail.count(size) == 2  # after the numbers, and in the directory
+    tail = tail.replace(size, declared.to_bytes(4, "little"))
+    with pytest.raises(RecordingError, match="as many numbers"):
+        read(on_disk(tmp_path, head + packed + tail))
+
+
+def test_inflating_makes_no_more_than_is_declared() -> None:
+    packed = memoryview(zlib.compress(bytes(1 << 20), wbits=-15))
+    assert inflate(packed, 1 << 20) == bytes(1 << 20)
+    assert inflate(packed, 100) == bytes(100)
+    for size in (1 << 21, 1 << 40):
+        with pytest.raises(ValueError, match="declared"):
+            inflate(packed, size)
+
+
+@packs
+@given(
+    st.lists(
+        st.tuples(st.binary(min_size=1, max_size=9), st.integers(1, 3000)) | st.binary(max_size=300),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_any_inflater_gives_back_what_was_deflated(parts: list[tuple[bytes, int] | bytes]) -> None:
+    data = b"".join(part if isinstance(part, bytes) else part[0] * part[1] for part in parts)
+    packed = deflate(memoryview(data), len(data) + 100)
+    if packed is not None:
+        assert zlib.decompress(packed, -15) == inflate(memoryview(packed), len(data)) == data
+
+
+@packs
+@pytest.mark.parametrize("length", [*range(8 * 32, 8 * 100, 8), 65528, 65536, 1 << 20])
+def test_runs_of_every_length_are_packed(length: int) -> None:
+    dense = np.random.default_rng(length).bytes(70_000)
+    data = b"12345678" * (length // 8) + dense[: max(100, length // 2)] + bytes(length)
+    packed = deflate(memoryview(data), len(data))
+    assert packed is not None
+    assert zlib.decompress(packed, -15) == data
+    assert len(packed) < max(100, length // 2) + 100 + length // 20
+
+
+@packs
+def test_too_little_room_is_no_overrun() -> None:
+    data = np.random.default_rng(0).bytes(100_000) + bytes(100_000)
+    needed = len(deflate(memoryview(data), len(data)) or b"")
+    assert len(deflate(memoryview(data), needed) or b"") == needed
+    for room in [*range(0, needed, 9973), *range(needed - 40, needed)]:
+        assert deflate(memoryview(data), room) is None
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -516,7 +616,7 @@ def test_a_small_pickle_of_endless_size_is_refused_at_once(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: rebuilt(folder, SMALL, compression=zipfile.ZIP_DEFLATED), "compressed or encrypted"),
+        (lambda folder: rebuilt(folder, SMALL, compression=zipfile.ZIP_LZMA), "compressed or encrypted"),
         (lambda folder: rebuilt(folder, SMALL, extra=(("archive/data/0", b"x" * 24),)), "two of its entries"),
         (
             lambda folder: rebuilt(

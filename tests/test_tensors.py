@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msprobe.store.tensor_file import TensorData, read
-from msprobe.store.tensors import Folder, Stats, TensorWriter, file_name
+from msprobe.store.tensors import Contents, Folder, Stats, TensorWriter, file_name
 
 KIB = 1 << 10
 
@@ -33,7 +33,7 @@ def floats(*values: float) -> TensorData:
 
 def filler(size: int, first: float = 0.0) -> TensorData:
     """A tensor of `size` bytes."""
-    numbers = np.zeros(size // 4, "f4")
+    numbers = np.arange(size // 4, dtype="f4")
     numbers[:1] = first
     return TensorData(numbers.data, "float32", (size // 4,))
 
@@ -99,6 +99,46 @@ def test_nothing_is_made_before_the_first_tensor(tmp_path: Path, troubles: Troub
     assert (threading.active_count(), list(tmp_path.iterdir())) == (threads, [])
     writer.close()
     assert writer.stats == Stats()
+
+
+def test_what_recurs_in_the_next_recording_is_linked(tmp_path: Path, troubles: Troubles) -> None:
+    contents = Contents()
+    frozen = filler(8 * KIB, 1)
+    stats = []
+    for step in range(4):
+        folder = tmp_path / f"step{step}"
+        writer = TensorWriter(folder, on_error=troubles, contents=contents)
+        writer.put("weight", frozen)
+        writer.put("x", floats(step))
+        if step == 2:
+            os.unlink(tmp_path / "step1" / "weight.pt")
+        writer.close()
+        stats.append((writer.stats.files, writer.stats.links))
+        assert values(folder / "x.pt") == [step]
+        assert values(folder / "weight.pt") == np.frombuffer(frozen.data, "f4").tolist()
+    assert stats == [(2, 0), (1, 1), (1, 1), (1, 1)]  # the first step's file still has the content
+    assert troubles.told == []
+
+
+def test_a_file_that_somebody_changed_is_not_linked(tmp_path: Path, troubles: Troubles) -> None:
+    contents = Contents()
+    for step in range(2):
+        writer = TensorWriter(tmp_path / f"{step}", on_error=troubles, contents=contents)
+        writer.put("x", floats(1, 2))
+        writer.close()
+        if step == 0:
+            (tmp_path / "0" / "x.pt").write_bytes(b"changed")
+    assert values(tmp_path / "1" / "x.pt") == [1, 2]
+
+
+def test_only_the_contents_of_the_last_recording_are_remembered(tmp_path: Path, troubles: Troubles) -> None:
+    contents = Contents()
+    for step, numbers in enumerate([(1, 2), (2, 3), (3, 1)]):
+        writer = TensorWriter(tmp_path / f"{step}", on_error=troubles, contents=contents)
+        for number in numbers:
+            writer.put(f"x{number}", floats(number))
+        writer.close()
+        assert writer.stats.links == (1 if step else 0)
 
 
 def test_drain_returns_when_all_is_on_disk(tmp_path: Path, troubles: Troubles) -> None:
@@ -593,7 +633,7 @@ PRELUDE = textwrap.dedent(
     folder = Path(sys.argv[1])
     troubles = []
     def tensor(size, first):
-        numbers = np.zeros(size // 4, "f4")
+        numbers = np.arange(size // 4, dtype="f4")
         numbers[:1] = first
         return TensorData(numbers, "float32", (size // 4,))
     def writer(**options):

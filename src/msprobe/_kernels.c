@@ -1,4 +1,5 @@
-/* One pass over raw memory at the speed of the memory: statistics and sketch of one tensor; and a glance at it.
+/* One pass over raw memory at the speed of the memory: statistics and sketch of one tensor; a glance at it; and
+ * its packing.
  *
  * Every sum runs in independent lanes, in an order that this source fixes. So the loops vectorise without
  * fast-math, and each instruction set gives the same bits (with -ffp-contract=off).
@@ -7,6 +8,7 @@
 #include <Python.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -381,6 +383,103 @@ static void fold(SketchSums sums, unsigned char *out)
     }
 }
 
+/* ---- packing ---- */
+
+/* The format of deflate (RFC 1951), at the speed of a copy: where a word of 8 bytes comes over and over, a block of
+ * back references; all between is stored as it is. Random mantissas do not pack anyway. */
+
+enum { WORD = 8, MATCH = 256, SHORTEST_RUN = 8, STORED_MOST = 65535 };
+
+typedef struct {
+    unsigned char *out;
+    size_t used, room; /* used > room: there was not enough */
+    uint64_t bits;     /* not yet written, lowest first */
+    int count;
+} Packed;
+
+static void put_bits(Packed *p, uint64_t value, int count)
+{
+    p->bits |= value << p->count;
+    for (p->count += count; p->count >= 8; p->count -= 8, p->bits >>= 8) {
+        if (p->used < p->room) p->out[p->used] = (unsigned char)p->bits;
+        p->used++;
+    }
+}
+
+/* Huffman codes are written highest bit first. */
+static void put_code(Packed *p, unsigned code, int count)
+{
+    unsigned turned = 0;
+    for (int i = 0; i < count; i++) turned |= (code >> i & 1) << (count - 1 - i);
+    put_bits(p, turned, count);
+}
+
+static void put_stored(Packed *p, const unsigned char *data, size_t size)
+{
+    while (size > 0 && p->used <= p->room) {
+        size_t part = size < STORED_MOST ? size : STORED_MOST;
+        put_bits(p, 0, 3); /* not the last block, stored */
+        put_bits(p, 0, (8 - p->count) % 8);
+        put_bits(p, part | (part ^ 0xFFFF) << 16, 32);
+        if (p->used + part <= p->room) memcpy(p->out + p->used, data, part);
+        p->used += part, data += part, size -= part;
+    }
+}
+
+/* The last word `words` times again. */
+static void put_run(Packed *p, size_t words)
+{
+    put_bits(p, 2, 3); /* not the last block, fixed codes */
+    for (size_t rest = words * WORD, part; rest > 0 && p->used <= p->room; rest -= part) {
+        part = rest < MATCH ? rest : MATCH;
+        unsigned over = (unsigned)part - 3;
+        int extra = over < 8 ? 0 : 29 - __builtin_clz(over);
+        unsigned symbol = over < 8 ? 257 + over : 257 + 4 * (unsigned)extra + (over >> extra);
+        if (symbol < 280) put_code(p, symbol - 256, 7);
+        else put_code(p, symbol - 280 + 192, 8);
+        put_bits(p, over & ((1u << extra) - 1), extra);
+        put_code(p, 5, 5); /* 7 or 8 bytes back: */
+        put_bits(p, 1, 1);
+    }
+    put_code(p, 0, 7); /* end of the block */
+}
+
+INLINE uint64_t word_at(const unsigned char *data, size_t i)
+{
+    uint64_t word;
+    memcpy(&word, data + i * WORD, WORD);
+    return word;
+}
+
+/* Whether, in a sample, at least one of eight words is like the one before it. */
+static int has_runs(const unsigned char *data, size_t words)
+{
+    enum { PLACES = 61, LENGTH = 32 };
+    size_t like = 0, seen = 0, step = words / PLACES > LENGTH ? words / PLACES : LENGTH;
+    for (size_t place = 0; place + LENGTH <= words; place += step)
+        for (size_t i = 1; i < LENGTH; i++, seen++) like += word_at(data, place + i) == word_at(data, place + i - 1);
+    return like * 8 >= seen && like > 0;
+}
+
+static void pack_runs(Packed *p, const unsigned char *data, size_t size)
+{
+    size_t words = size / WORD, dense = 0;
+    for (size_t i = 1; i < words && p->used <= p->room; i++) {
+        uint64_t word = word_at(data, i - 1);
+        if (word_at(data, i) != word) continue;
+        size_t first = i;
+        while (i < words && word_at(data, i) == word) i++;
+        if (i - first < SHORTEST_RUN) continue;
+        put_stored(p, data + dense * WORD, (first - dense) * WORD);
+        put_run(p, i - first);
+        dense = i;
+    }
+    put_stored(p, data + dense * WORD, size - dense * WORD);
+    put_bits(p, 3, 3); /* the last block, fixed codes, */
+    put_code(p, 0, 7); /* empty */
+    put_bits(p, 0, (8 - p->count) % 8);
+}
+
 /* ---- the door to Python ---- */
 
 typedef struct {
@@ -498,9 +597,31 @@ static PyObject *glance(PyObject *module, PyObject *const *arguments, Py_ssize_t
     return PyLong_FromUnsignedLongLong(hash);
 }
 
+static PyObject *pack(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    if (given != 3) return refuse("pack takes an address, a number of bytes and how many it may become.");
+    const unsigned char *start = PyLong_AsVoidPtr(arguments[0]);
+    Py_ssize_t size = PyLong_AsSsize_t(arguments[1]), most = PyLong_AsSsize_t(arguments[2]);
+    if (PyErr_Occurred()) return NULL;
+    if (size < 0 || most < 0 || (size > 0 && start == NULL)) return refuse("There is no memory at this address.");
+    if (!has_runs(start, (size_t)size / WORD)) Py_RETURN_NONE;
+    Packed p = {malloc((size_t)most + 1), 0, (size_t)most, 0, 0};
+    if (p.out == NULL) return PyErr_NoMemory();
+    PyThreadState *thread = PyEval_SaveThread();
+    pack_runs(&p, start, (size_t)size);
+    PyEval_RestoreThread(thread);
+    PyObject *packed = Py_None;
+    if (p.used <= p.room) packed = PyBytes_FromStringAndSize((const char *)p.out, (Py_ssize_t)p.used);
+    else Py_INCREF(packed);
+    free(p.out);
+    return packed;
+}
+
 static PyMethodDef METHODS[] = {
     {"statistics", (PyCFunction)(void (*)(void))statistics, METH_FASTCALL, "(type, address, count, kind)"},
     {"sketch", (PyCFunction)(void (*)(void))sketch, METH_FASTCALL, "(address, count, kind)"},
+    {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, "(address, size, most)"},
     {"glance", (PyCFunction)(void (*)(void))glance, METH_FASTCALL, "(address, size)"},
     {NULL, NULL, 0, NULL},
 };

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from isal.isal_zlib import crc32
 
 from msprobe.errors import UsageError
 
@@ -14,10 +15,6 @@ try:
     from msprobe import _kernels as _native
 except ImportError:  # not built on this machine: the numpy functions below give the same results, slower
     _native = None  # type: ignore[assignment]
-try:
-    from isal.isal_zlib import crc32 as _crc32
-except ImportError:
-    from zlib import crc32 as _crc32
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -95,7 +92,7 @@ def sketch_of(array: _Array) -> bytes:
 
 def checksum(data: "Buffer") -> str:
     """CRC-32 of the bytes, as 8 hexadecimal digits."""
-    return f"{_crc32(data):08x}"
+    return f"{crc32(data):08x}"
 
 
 def glance(address: int, size: int) -> int:
@@ -103,6 +100,16 @@ def glance(address: int, size: int) -> int:
     if _native is None:
         return hash(ctypes.string_at(address, min(size, 64)))
     return _native.glance(address, size)
+
+
+def pack(data: memoryview, most: int) -> bytes | None:
+    """The bytes in the format of deflate, at the speed of a copy; None if that needs more than `most`.
+
+    Only repetition is packed: zeros, and whatever else stands there over and over.
+    """
+    if _native is None:
+        return None
+    return _native.pack(_address(np.frombuffer(data, np.uint8)), len(data), most)
 
 
 # ---- arrays as memory ----

@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from msprobe.store.deflate import crc32, inflate
 from msprobe.store.dtypes import DTYPES, MAX_DIMENSIONS, Array
-from msprobe.store.pt_encode import crc32
 
 Content = bytes | mmap.mmap
 
 _32_BITS = 0xFFFFFFFF
 _MAX_PICKLE = 1 << 12  # that of one tensor is smaller, even with 64 axes
 _MAX_ENTRIES = 256
+_STORED, _DEFLATED = 0, 8
 _MAX_EXPANDED = 1 << 28  # elements of a tensor that is larger than its storage, by strides of 0
 
 
@@ -37,13 +38,20 @@ class _Entry(NamedTuple):
     size: int
     stored: int
     crc: int
-    packed: int  # compressed or encrypted
+    method: int
+    encrypted: int
 
 
 class _Span(NamedTuple):
+    """The bytes of an entry, unpacked."""
+
+    content: Content
     start: int
     size: int
     crc: int
+
+    def view(self) -> memoryview:
+        return memoryview(self.content)[self.start : self.start + self.size]
 
 
 class _Global(NamedTuple):
@@ -70,29 +78,25 @@ class _Tensor(NamedTuple):
 
 
 def decode_pt(content: Content, *, verify: bool) -> tuple[Array, str]:
-    """The numbers as a read-only view into `content`, and their dtype."""
+    """The numbers, a read-only view into `content` unless they are deflated there, and their dtype."""
     root, entries = _directory(content)
-    pickle = _small(content, _span(content, entries, f"{root}/data.pkl"))
-    tensor = _described(pickle)
-    span = _span(content, entries, f"{root}/data/{tensor.storage.entry}")
+    tensor = _described(_small(content, entries, f"{root}/data.pkl"))
     item = DTYPES[tensor.dtype].numpy
-    if span.size != tensor.storage.elements * (1 if tensor.storage.dtype is None else item.itemsize):
-        raise Malformed("is damaged: it does not hold as many numbers as it says.")
-    if verify and not _intact(memoryview(content)[span.start : span.start + span.size], span):
+    size = tensor.storage.elements * (1 if tensor.storage.dtype is None else item.itemsize)
+    span = _span(content, entries, f"{root}/data/{tensor.storage.entry}", size)
+    if verify and not _intact(span.view(), span):
         raise Malformed("is damaged: the checksum of its numbers is wrong.")
     _check_bounds(tensor, span.size // item.itemsize)
-    if (
-        f"{root}/byteorder" in entries
-        and _small(content, _span(content, entries, f"{root}/byteorder")) == b"big"
-    ):
+    if f"{root}/byteorder" in entries and _small(content, entries, f"{root}/byteorder") == b"big":
         item = item.newbyteorder(">")
-    return _view(content, span.start, tensor, item), tensor.dtype
+    return _view(span, tensor, item), tensor.dtype
 
 
-def _small(content: Content, span: _Span) -> bytes:
-    if span.size > _MAX_PICKLE:
+def _small(content: Content, entries: dict[str, _Entry], name: str) -> bytes:
+    if name in entries and entries[name].size > _MAX_PICKLE:
         raise Malformed("holds more than one tensor.")
-    text = content[span.start : span.start + span.size]
+    span = _span(content, entries, name)
+    text = bytes(span.view())
     if not _intact(text, span):
         raise Malformed("is damaged: the checksum of its description is wrong.")
     return text
@@ -111,13 +115,14 @@ def _check_bounds(tensor: _Tensor, available: int) -> None:
         raise Malformed("is damaged: its shape and strides reach beyond its numbers.")
 
 
-def _view(content: Content, start: int, tensor: _Tensor, item: np.dtype[Any]) -> Array:
+def _view(span: _Span, tensor: _Tensor, item: np.dtype[Any]) -> Array:
     array: Array
     if 0 in tensor.shape:
         array = np.empty(tensor.shape, item)
     else:
         strides = tuple(step * item.itemsize for step in tensor.strides)
-        array = np.ndarray(tensor.shape, item, content, start + tensor.offset * item.itemsize, strides)
+        start = span.start + tensor.offset * item.itemsize
+        array = np.ndarray(tensor.shape, item, span.content, start, strides)
     if not item.isnative:
         array = array.astype(item.newbyteorder("="))
     if tensor.conjugated:
@@ -161,7 +166,7 @@ def _directory_entry(content: Content, position: int) -> tuple[str, _Entry, int]
         raise Malformed("is damaged: the directory at its end cannot be read.")
     if _32_BITS in (size, stored, offset):
         size, stored, offset = _wide_numbers(content[after : after + extra_size], [size, stored, offset])
-    entry = _Entry(offset, size, stored, crc, method | flags & 1)
+    entry = _Entry(offset, size, stored, crc, method, flags & 1)
     return content[position + 46 : after].decode(), entry, after + extra_size + comment_size
 
 
@@ -177,18 +182,28 @@ def _wide_numbers(extra: bytes, numbers: list[int]) -> list[int]:
     return numbers
 
 
-def _span(content: Content, entries: dict[str, _Entry], name: str) -> _Span:
-    """Where the content of an entry lies."""
+def _span(content: Content, entries: dict[str, _Entry], name: str, size: int | None = None) -> _Span:
+    """The content of an entry, which must be as long as `size`, if that is known."""
     if name not in entries:
         raise Malformed(f"has no entry '{name[:80]}', so it is no tensor that torch.save wrote.")
     entry = entries[name]
-    if entry.packed or entry.size != entry.stored:
-        raise Malformed("is compressed or encrypted, which torch.save never does.")
+    if size not in (None, entry.size):
+        raise Malformed("is damaged: it does not hold as many numbers as it says.")
+    if entry.encrypted or entry.method not in (_STORED, _DEFLATED):
+        raise Malformed("is compressed or encrypted in a way that torch does not read.")
     mark, name_size, extra_size = struct.unpack_from("<4s22xHH", content, entry.offset)
     start = entry.offset + 30 + name_size + extra_size
-    if mark != b"PK\3\4" or start + entry.size > len(content):
+    if mark != b"PK\3\4" or start + entry.stored > len(content):
         raise Malformed("is damaged: an entry of it reaches beyond its end.")
-    return _Span(start, entry.size, entry.crc)
+    if entry.method == _STORED:
+        if entry.size != entry.stored:
+            raise Malformed("is damaged: an entry of it has two sizes.")
+        return _Span(content, start, entry.size, entry.crc)
+    try:
+        inflated = inflate(memoryview(content)[start : start + entry.stored], entry.size)
+    except ValueError as problem:
+        raise Malformed(f"is damaged: its numbers cannot be unpacked ({problem}).") from problem
+    return _Span(inflated, 0, entry.size, entry.crc)
 
 
 # ---- the pickle ----

@@ -2,11 +2,13 @@
 
     archive/data.pkl      a pickle that names dtype, shape, strides and the entry with the numbers
     archive/byteorder     "little" or "big"
-    archive/data/0        the numbers, stored, at a multiple of 64 bytes, so that they can be mapped
+    archive/data/0        the numbers, stored, at a multiple of 64 bytes, so that they can be mapped;
+                          deflated where that saves a good part: masks, and what was masked
     archive/version       and a few small entries that only torch asks for
 
-The files are those of torch 2.13 to the last byte; every torch since 1.6 reads them. All but the numbers and
-their checksum depends on dtype and shape alone and is kept for the next tensor of that kind.
+The files are those of torch 2.13 to the last byte, save that torch itself never deflates; every torch since
+1.6 reads them. All but the numbers and what follows from them depends on dtype and shape alone and is kept
+for the next tensor of that kind.
 """
 
 from __future__ import annotations
@@ -17,17 +19,11 @@ import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from msprobe.store.deflate import crc32, deflate
 from msprobe.store.dtypes import DTYPES, TensorData, checked_size
-
-try:
-    from isal.isal_zlib import crc32
-except ImportError:  # a platform without isal: the same numbers, four times slower
-    from zlib import crc32
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-__all__ = ["crc32", "encode_pt"]
 
 _ROOT = b"archive/"  # what torch.save calls it when the file has no name
 _ALIGNMENT = 64
@@ -43,6 +39,9 @@ _VERSION_CRC = crc32(_VERSION)
 _ID_OF_NAMES = b"15728199511854643026"  # torch's hash of the names of all entries; they are always the same
 _CRC, _ID, _ID_CRC = range(3)  # holes: what differs between two tensors of one dtype and shape
 _HOLE_SIZES = (4, 40, 4)
+_STORED, _DEFLATED = 0, 8
+_DEFLATES = range(1 << 13, 1 << 30)  # bytes: less fills no second block of the disk, more takes much memory
+_WORTH = 0.8  # of its size
 
 _Parts = list[bytes | int]  # an int is a hole
 
@@ -58,14 +57,22 @@ class _Layout(NamedTuple):
 class _Entry(NamedTuple):
     name: bytes
     size: int
+    stored: int
     crc: bytes | int
     offset: int
+    method: int = _STORED
 
 
 def encode_pt(tensor: TensorData) -> list[Buffer]:
     """The chunks of a file such as torch.save writes; the numbers are one of them and are not copied."""
     size = checked_size(tensor)
-    layout = _layout(tensor.dtype, tensor.shape, size)
+    packed = None
+    if size in _DEFLATES:
+        packed = deflate(memoryview(tensor.data).cast("B"), int(_WORTH * size))
+    if packed is None:
+        layout = _layout(tensor.dtype, tensor.shape, size)
+    else:
+        layout = _new_layout(tensor.dtype, tensor.shape, size, len(packed), _DEFLATED)
     crc, combined = 0, layout.crcs_before
     if size:
         crc = crc32(tensor.data)
@@ -73,23 +80,27 @@ def encode_pt(tensor: TensorData) -> list[Buffer]:
     identity = b"%b%020d" % (_ID_OF_NAMES, _combined(combined, _VERSION_CRC))
     holes = (_bytes(crc), identity, _bytes(crc32(identity)))
     tail = b"".join([holes[part] if isinstance(part, int) else part for part in layout.tail])
-    return [layout.head, tensor.data, tail]
+    return [layout.head, tensor.data if packed is None else packed, tail]
 
 
 @functools.lru_cache(maxsize=4096)
 def _layout(dtype: str, shape: tuple[int, ...], size: int) -> _Layout:
+    return _new_layout(dtype, shape, size, size, _STORED)
+
+
+def _new_layout(dtype: str, shape: tuple[int, ...], size: int, stored: int, method: int) -> _Layout:
     head = b""
     entries = []
     combined = 0
     for name, content in ((b"data.pkl", _pickle(dtype, shape, size)), *_SMALL_ENTRIES):
         crc = crc32(content)
-        entry = _Entry(_ROOT + name, len(content), _bytes(crc), len(head))
+        entry = _Entry(_ROOT + name, len(content), len(content), _bytes(crc), len(head))
         head += _local_header(entry) + content + _descriptor(_bytes(crc), len(content))
         entries.append(entry)
         combined = _combined(combined, crc)
-    data = _Entry(_ROOT + b"data/0", size, _CRC, len(head))
+    data = _Entry(_ROOT + b"data/0", size, stored, _CRC, len(head), method)
     head += _local_header(data)
-    return _Layout(head, _tail([*entries, data], len(head) + size), combined)
+    return _Layout(head, _tail([*entries, data], len(head) + stored), combined)
 
 
 def _tail(entries: list[_Entry], start: int) -> tuple[bytes | int, ...]:
@@ -97,16 +108,18 @@ def _tail(entries: list[_Entry], start: int) -> tuple[bytes | int, ...]:
     data = entries[-1]
     wide = data.size >= _32_BITS
     sizes = "<QQ" if wide else "<LL"
-    parts: _Parts = [b"PK\7\b", _CRC, struct.pack(sizes, data.size, data.size)] if data.size else []
-    version = _Entry(_ROOT + b"version", len(_VERSION), _bytes(_VERSION_CRC), start + _length(parts))
-    parts += [_local_header(version), _VERSION, _descriptor(_bytes(_VERSION_CRC), len(_VERSION), sizes)]
-    identity = _Entry(_ROOT + b".data/serialization_id", _HOLE_SIZES[_ID], _ID_CRC, start + _length(parts))
+    parts: _Parts = [b"PK\7\b", _CRC, struct.pack(sizes, data.stored, data.size)] if data.size else []
+    length, crc = len(_VERSION), _bytes(_VERSION_CRC)
+    version = _Entry(_ROOT + b"version", length, length, crc, start + _length(parts))
+    parts += [_local_header(version), _VERSION, _descriptor(crc, length, sizes)]
+    length = _HOLE_SIZES[_ID]
+    identity = _Entry(_ROOT + b".data/serialization_id", length, length, _ID_CRC, start + _length(parts))
     parts += [
         _local_header(identity),
         _ID,
         b"PK\7\b",
         _ID_CRC,
-        struct.pack(sizes, identity.size, identity.size),
+        struct.pack(sizes, length, length),
     ]
     directory = start + _length(parts)
     entries = [*entries, version, identity]
@@ -146,7 +159,7 @@ def _local_header(entry: _Entry) -> bytes:
     extra = _wide_field(entry, 0)
     padding = -(entry.offset + 30 + len(entry.name) + len(extra) + 4) % _ALIGNMENT
     extra += b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
-    numbers = (0, _flags(entry), 0, 0, 0, 0, 0, 0, len(entry.name), len(extra))
+    numbers = (0, _flags(entry), entry.method, 0, 0, 0, 0, 0, len(entry.name), len(extra))
     return struct.pack("<4sHHHHHLLLHH", b"PK\3\4", *numbers) + entry.name + extra
 
 
@@ -155,10 +168,10 @@ def _descriptor(crc: bytes, size: int, sizes: str = "<LL") -> bytes:
 
 
 def _directory_entry(entry: _Entry) -> _Parts:
-    extra = _wide_field(entry, entry.size)
-    size, offset = min(entry.size, _32_BITS), min(entry.offset, _32_BITS)
-    start = struct.pack("<4sHHHHHH", b"PK\1\2", 0, 0, _flags(entry), 0, 0, 0)
-    numbers = struct.pack("<LLHHHHHLL", size, size, len(entry.name), len(extra), 0, 0, 0, 0, offset)
+    extra = _wide_field(entry, entry.stored)
+    stored, size, offset = (min(number, _32_BITS) for number in (entry.stored, entry.size, entry.offset))
+    start = struct.pack("<4sHHHHHH", b"PK\1\2", 0, 0, _flags(entry), entry.method, 0, 0)
+    numbers = struct.pack("<LLHHHHHLL", stored, size, len(entry.name), len(extra), 0, 0, 0, 0, offset)
     return [start, entry.crc, numbers + entry.name + extra]
 
 

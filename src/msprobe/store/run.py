@@ -29,6 +29,7 @@ from msprobe.store.layout import (
     make_folder,
     recording_folder,
 )
+from msprobe.store.tensors import Contents
 from msprobe.store.troubles import Told
 from msprobe.store.writer import Writer
 
@@ -39,6 +40,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._told = Told()
+        self._contents = Contents()
         self._claimed: dict[str, int] = {}  # the folder name of a rank -> the descriptor that holds its lock
         self._refused: dict[str, Exception] = {}
         # A forked child would keep the locks beyond the death of this process.
@@ -51,7 +53,13 @@ class Run:
         """Begin a recording; one that cannot be begun says why in the log, and takes nothing."""
         folder = recording_folder(self.path, step, rank)
         return Writer(
-            folder, header, suffix=suffix, with_tensors=with_tensors, make=self._make, told=self._told
+            folder,
+            header,
+            suffix=suffix,
+            with_tensors=with_tensors,
+            make=self._make,
+            told=self._told,
+            contents=self._contents,
         )
 
     def close(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
@@ -20,6 +21,14 @@ _LONGEST_NAME = 255  # bytes, on every file system in use
 _MOST_AT_ONCE = 64 << 20  # bytes of one write, so that progress shows
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Identity(NamedTuple):
+    """Of a file: the same as long as nobody replaces or changes it."""
+
+    inode: int
+    size: int
+    changed: int  # when, in nanoseconds
 
 
 def file_name(name: str, suffix: str) -> str:
@@ -47,14 +56,16 @@ class Folder:
         self._descriptor: int | None = None
         self._beside = f".{os.getpid()}-{id(self):x}.tmp"
 
-    def write(self, name: str, chunks: Sequence[Buffer]) -> int:
-        """Write a file, in place of what had its name; returns its size."""
+    def write(self, name: str, chunks: Sequence[Buffer]) -> Identity:
+        """Write a file, in place of what had its name."""
         folder = self._opened()
         try:
             descriptor = self._create(folder)
             try:
-                size = self._write_all(descriptor, chunks)
-                os.fchmod(descriptor, FILE_MODE)
+                self._write_all(descriptor, chunks)
+                status = os.fstat(descriptor)
+                if stat.S_IMODE(status.st_mode) != FILE_MODE:  # by the umask
+                    os.fchmod(descriptor, FILE_MODE)
             finally:
                 os.close(descriptor)
             os.rename(self._beside, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -62,7 +73,7 @@ class Folder:
             self.remove(self._beside)
             self.close()  # perhaps the folder is gone: the next file looks for it anew
             raise
-        return size
+        return _identity(status)
 
     def link(self, name: str, same_as: str) -> None:
         """Give a file a further name, in place of what had that name."""
@@ -76,8 +87,15 @@ class Folder:
             self.remove(self._beside)  # it stays if both names were one file already
         self.progress += 1
 
-    def copy(self, name: str, same_as: str) -> int:
-        """What `link` does, where links cannot be made; returns the size."""
+    def identity(self, path: str) -> Identity | None:
+        """Of the file at this path, if there is one."""
+        try:
+            return _identity(os.stat(path, follow_symlinks=False))
+        except OSError:
+            return None
+
+    def copy(self, name: str, same_as: str) -> Identity:
+        """What `link` does, where links cannot be made."""
         descriptor = os.open(same_as, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._opened())
         try:
             with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
@@ -111,7 +129,7 @@ class Folder:
             os.unlink(self._beside, dir_fd=folder)
             return os.open(self._beside, _CREATE, FILE_MODE, dir_fd=folder)
 
-    def _write_all(self, descriptor: int, chunks: Sequence[Buffer]) -> int:
+    def _write_all(self, descriptor: int, chunks: Sequence[Buffer]) -> None:
         views = [memoryview(chunk) for chunk in chunks]
         size = sum(view.nbytes for view in views)
         written = os.writev(descriptor, views) if size <= _MOST_AT_ONCE else 0
@@ -123,7 +141,10 @@ class Folder:
             while rest:
                 rest = rest[os.write(descriptor, rest[:_MOST_AT_ONCE]) :]
                 self.progress += 1
-        return size
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return Identity(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _link(same_as: str, name: str, folder: int) -> None:

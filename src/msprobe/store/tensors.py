@@ -14,30 +14,53 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 
 from msprobe.errors import UsageError
 from msprobe.store.tensor_file import TensorData, encode_npy, encode_pt
-from msprobe.store.tensor_folder import Folder, file_name
+from msprobe.store.tensor_folder import Folder, Identity, file_name
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-__all__ = ["Folder", "Stats", "TensorWriter", "file_name"]
+__all__ = ["Contents", "Folder", "Stats", "TensorWriter", "file_name"]
 
 _ENCODERS = {".pt": encode_pt, ".npy": encode_npy}
 _COST = 1 << 10  # bytes that a waiting tensor takes beside its numbers
+_LINGER = 1.0  # seconds that a tensor may wait for more to come
 
-_Key = tuple[str, tuple[int, ...], bytes]  # dtype, shape, digest of the numbers
 
-
-def _digest(data: Buffer) -> bytes:
-    # In two steps, because before xxhash 4.0 only update() lets training run meanwhile.
-    state = xxhash.xxh3_128()
-    state.update(data)
+def _digest(tensor: TensorData) -> bytes:
+    """Equal for tensors of one dtype, shape and content."""
+    state = xxhash.xxh3_128(f"{tensor.dtype}{tensor.shape}".encode())
+    state.update(tensor.data)  # before xxhash 4.0 only update() lets training run meanwhile
     return state.digest()
+
+
+class _File(NamedTuple):
+    path: str
+    identity: Identity
+
+
+class Contents:
+    """Which file of a run holds which content, so that each content is written once.
+
+    Known are the contents of the recording in progress and of the one before it: what does not change from
+    step to step (frozen weights, masks) goes on from one to the next, and the memory does not grow.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[bytes, _File] = {}
+        self._before: dict[bytes, _File] = {}
+
+    def begin(self) -> None:
+        """Another recording begins."""
+        self._before, self._files = self._files, {}
+
+    def find(self, digest: bytes) -> _File | None:
+        return self._files.get(digest) or self._before.get(digest)
+
+    def note(self, digest: bytes, file: _File) -> None:
+        self._files[digest] = file
 
 
 class Stats(NamedTuple):
@@ -50,67 +73,69 @@ class Stats(NamedTuple):
 
 
 class _Shelf:
-    """Knows which file holds which content, so that each content is written once."""
+    """The files of one recording: a new one for a new content, a link for one that a file holds already."""
 
-    def __init__(self, folder: Folder, suffix: str) -> None:
+    def __init__(self, folder: Folder, suffix: str, contents: Contents) -> None:
         self._folder = folder
         self._suffix = suffix
         self._encode = _ENCODERS[suffix]
-        self._holder: dict[_Key, str] = {}
-        self._content: dict[str, _Key] = {}  # the later word: a file that was replaced holds something else
+        self._contents = contents
+        self._digests: dict[str, bytes] = {}  # of the content under each name
         self.files = self.links = self.bytes_written = 0
+        contents.begin()
 
     def put(self, name: str, tensor: TensorData) -> None:
         name = file_name(name, self._suffix)
-        key = (tensor.dtype, tensor.shape, _digest(tensor.data))
-        holder = self._holder.get(key)
-        if holder is not None and self._content.get(holder) == key and self._linked(name, holder, key):
-            return
-        with self._replacing(name):
-            self._stored(name, key, self._folder.write(name, self._encode(tensor)))
+        digest = _digest(tensor)
+        if not self._linked(name, digest):
+            with self._replacing(name):
+                self._stored(name, digest, self._folder.write(name, self._encode(tensor)))
 
     def link(self, name: str, same_as: str) -> None:
         name, same_as = file_name(name, self._suffix), file_name(same_as, self._suffix)
         if name == same_as:
             return
-        with self._replacing(name):
-            key = self._content.get(same_as)
-            if key is None:
-                raise FileNotFoundError(
-                    errno.ENOENT, "no file of this recording holds the same tensor", same_as
-                )
-            holder = self._holder[key]
-            if self._content.get(holder) != key:
-                holder = same_as
-            if not self._linked(name, holder, key):
-                self._stored(name, key, self._folder.copy(name, holder))
+        digest = self._digests.get(same_as)
+        if digest is None or not self._linked(name, digest):
+            with self._replacing(name):
+                if digest is None:
+                    reason = "no file of this recording holds the same tensor"
+                    raise FileNotFoundError(errno.ENOENT, reason, same_as)
+                self._stored(name, digest, self._folder.copy(name, same_as))
 
     @contextlib.contextmanager
     def _replacing(self, name: str) -> Iterator[None]:
         """If no new file comes, an older one of that name must not pass for it."""
-        self._content.pop(name, None)
+        self._digests.pop(name, None)
         try:
             yield
         except BaseException:
             self._folder.remove(name)
             raise
 
-    def _linked(self, name: str, holder: str, key: _Key) -> bool:
-        """Make `name` a name of the holder's file; False where links reached their limit or do not exist."""
-        if name != holder:
+    def _linked(self, name: str, digest: bytes) -> bool:
+        """Make `name` a name of the file with this content; False where there is none or no link can be."""
+        file = self._contents.find(digest)
+        if file is None or self._folder.identity(file.path) != file.identity:
+            return False
+        if file.path != self._path(name):
             try:
-                self._folder.link(name, holder)
-            except OSError:
+                self._folder.link(name, file.path)
+            except OSError:  # links reached their limit, or do not exist here
                 return False
             self.links += 1
-        self._content[name] = key
+        self._digests[name] = digest
+        self._contents.note(digest, file)
         return True
 
-    def _stored(self, name: str, key: _Key, size: int) -> None:
-        self._content[name] = key
-        self._holder[key] = name
+    def _stored(self, name: str, digest: bytes, identity: Identity) -> None:
+        self._digests[name] = digest
+        self._contents.note(digest, _File(self._path(name), identity))
         self.files += 1
-        self.bytes_written += size
+        self.bytes_written += identity.size
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder.path}{os.sep}{name}"
 
 
 class _Job(NamedTuple):
@@ -125,6 +150,7 @@ class TensorWriter:
     """Writes tensors to files in a thread of its own, in the order in which they come.
 
     `on_error(doing, problem)` is called once for each kind of problem, by whichever thread meets it.
+    `contents` is shared by the writers of a run, which follow one another.
     In a forked child a writer does nothing: it belongs to the process that made it.
     """
 
@@ -137,13 +163,14 @@ class TensorWriter:
         budget: int = 256 << 20,
         patience: float = 30.0,
         place: Callable[[Path], Folder] = Folder,
+        contents: Contents | None = None,
     ) -> None:
         self._on_error = on_error
         self._suffix = suffix
         self._budget = budget  # bytes of tensors that may wait
         self._patience = patience  # seconds without any progress after which nobody waits any longer
-        self._folder = place(folder)
-        self._shelf = _Shelf(self._folder, suffix)
+        self._folder = place(folder.absolute())
+        self._shelf = _Shelf(self._folder, suffix, contents or Contents())
         self._process = os.getpid()
         self._lock = threading.Lock()  # guards all that follows
         self._work = threading.Condition(self._lock)
@@ -151,6 +178,8 @@ class TensorWriter:
         self._thread: threading.Thread | None = None
         self._jobs: deque[_Job] = deque()
         self._waiting = 0
+        self._batch = budget // 4
+        self._hurry = False  # write what waits; otherwise let more come together
         self._stuck_at = -1
         self._closed = False
         self._missing = 0
@@ -201,6 +230,7 @@ class TensorWriter:
             if self._thread is None or self._closed or self._thread is threading.current_thread():
                 return True
             self._jobs.append(_Job("", 0, reached=reached))
+            self._hurry = True
             self._work.notify()
         while not reached.is_set():
             if not self._moves(reached.wait):
@@ -231,7 +261,9 @@ class TensorWriter:
             self._thread = thread
         self._jobs.append(job)
         self._waiting += job.cost
-        self._work.notify()
+        if self._waiting >= self._batch and not self._hurry:
+            self._hurry = True
+            self._work.notify()
         return None
 
     def _moves(self, wait: Callable[[float], bool]) -> bool:
@@ -251,16 +283,27 @@ class TensorWriter:
                 self._waiting -= cost
                 if self._waiting <= self._budget // 2:  # waking training for each file would slow both
                     self._room.notify_all()
-                while not self._jobs:
-                    if self._closed:
-                        self._folder.close()
-                        return
-                    self._work.wait()
+                if not self._jobs and not self._rest():
+                    self._folder.close()
+                    return
                 job = self._jobs.popleft()
             cost = job.cost
             self._do(job)
             self._folder.progress += 1
             del job  # its memory is free before its room is
+
+    def _rest(self) -> bool:
+        """Wait until there is enough to do; False when no more is coming. The lock is held.
+
+        Many small files are written at one go: one by one, each would hold up training, and training it.
+        """
+        self._hurry = False
+        while not self._jobs or not self._hurry:
+            if self._closed:
+                return bool(self._jobs)
+            came = self._work.wait(_LINGER if self._jobs else None)
+            self._hurry = self._hurry or not came
+        return True
 
     def _do(self, job: _Job) -> None:
         try:

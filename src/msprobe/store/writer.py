@@ -15,7 +15,7 @@ from msprobe.store import journal
 from msprobe.store.dump_json import Encoder
 from msprobe.store.finish import finish
 from msprobe.store.layout import JOURNAL, TENSOR_FOLDER, make_folder
-from msprobe.store.tensors import TensorWriter
+from msprobe.store.tensors import Contents, TensorWriter
 from msprobe.store.troubles import Told, Troubles
 
 
@@ -34,6 +34,7 @@ class Writer:
         with_tensors: bool,
         make: Callable[[Path], Path] = make_folder,
         told: Told | None = None,
+        contents: Contents | None = None,
     ) -> None:
         self.folder = folder
         self.records = 0
@@ -52,7 +53,9 @@ class Writer:
             self._journal = journal.Journal(folder / JOURNAL, _header_json(header, folder, with_tensors))
             if with_tensors:
                 make_folder(folder / TENSOR_FOLDER)
-                self.tensors = TensorWriter(folder / TENSOR_FOLDER, suffix=suffix, on_error=self.tell)
+                self.tensors = TensorWriter(
+                    folder / TENSOR_FOLDER, suffix=suffix, on_error=self.tell, contents=contents
+                )
 
     def append(self, record: Record) -> None:
         """Note a finished call for good."""
