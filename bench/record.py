@@ -13,12 +13,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 INCUMBENT = ROOT / ".venv-26.2.0" / "bin" / "python"
+
+
+PAUSE = 40  # seconds after files were deleted
 
 
 class Case(NamedTuple):
@@ -52,7 +56,13 @@ class Cost(NamedTuple):
 
 
 def run(python: Path, tool: str, net: str, case: Case, folder: Path) -> Cost:
-    out = folder / f"{tool}-{case.level}-{case.task}-{case.summary}"
+    """The cost of one run, which finds the disk at rest.
+
+    What it wrote is not deleted before the round is over: ext4 is slow to give out inodes for half a minute
+    after it took them back.
+    """
+    out = Path(tempfile.mkdtemp(dir=folder)) / "out"
+    os.sync()
     command = [str(python), str(HERE / "train.py"), "--tool", tool, "--net", net, "--level", case.level]
     command += ["--task", case.task, "--summary", case.summary, "--steps", str(case.steps), "--out", str(out)]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -64,7 +74,6 @@ def run(python: Path, tool: str, net: str, case: Case, folder: Path) -> Cost:
     told = json.loads(done.stdout.strip().splitlines()[-1])
     disk = disk_of(out)
     steps_on_disk = max(1, len(list(out.glob("step*"))))
-    shutil.rmtree(out, ignore_errors=True)
     return Cost(told["seconds"] / case.steps, told["peak"], disk // steps_on_disk)
 
 
@@ -92,6 +101,10 @@ def measure(net: str, rounds: int, folder: Path, incumbent: Path | None) -> dict
                 costs.setdefault((case.label, "incumbent"), []).append(
                     run(incumbent, "incumbent", net, case, folder)
                 )
+        for path in folder.iterdir():
+            shutil.rmtree(path)
+        os.sync()
+        time.sleep(PAUSE)
     return costs
 
 
