@@ -170,9 +170,9 @@ def main() -> None:
     lines = [
         "# What recording costs",
         "",
-        "Written by `make bench`. Medians; time per training step (forward and backward) until everything is "
-        "on disk; bytes are allocated blocks per step, files with several names counted once; the ratios in "
-        "bold compare the time and the bytes that each tool *adds*, in the same run. The incumbent is "
+        "Written by `make bench`. Medians; time per training step (forward, backward, optimizer) until all "
+        "is written; bytes are allocated blocks per step, files with several names counted once; the ratios "
+        "in bold compare the time and the bytes that each tool *adds*, in the same run. The incumbent is "
         'mindstudio-probe 26.2.0 with `"risk_level": "ALL"`, so that it records the same calls.',
         "",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "

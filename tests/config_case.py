@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parent / "config_examples"
 PT, MSD, MSS, MSA = Scene.PYTORCH, Scene.MINDSPORE_DYNAMIC, Scene.MINDSPORE_STATIC, Scene.MSADAPTER
 SCENES = {"PT": PT, "MSd": MSD, "MSs": MSS}
 
-# Every section with every default written out, as document 000 gives them.
+# Every section with every default written out, as the specification gives them.
 SECTIONS: dict[str, Section] = {
     "statistics": Statistics(
         scope=(), list=(), data_mode=("all",), summary_mode="statistics", tensor_list=()

@@ -40,7 +40,12 @@ class Order(NamedTuple):
         task = "tensor" if self.mode == "tensor" else "statistics"
         words = [] if self.net in SCRIPTS else [self.net]
         words += ["--level", self.level, "--task", task, "--out", str(self.folder(root, maker))]
-        words += ["--summary", "md5" if self.mode == "md5" else "statistics", "--extra", json.dumps(extra)]
+        words += [
+            "--summary",
+            self.mode if self.mode in ("md5", "sketch") else "statistics",
+            "--extra",
+            json.dumps(extra),
+        ]
         words += ["--perturb", "0.01"] if self.variant == "perturbed" else []
         return words
 

@@ -104,12 +104,14 @@ def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str], words: list
     assert (end.value.code, sentence in capsys.readouterr().err) == (2, True)
 
 
-@pytest.mark.parametrize("framework", [["-f", "pytorch"], ["--framework", "mindspore"], []])
+@pytest.mark.parametrize("framework", [["-f", "pytorch"], ["--framework", "pytorch"], []])
 def test_the_framework_stands_before_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], framework: list[str]
 ) -> None:
     made(tmp_path)
     assert main([*framework, "show", str(tmp_path)]) == 0
+    assert main(["-f", "mindspore", "show", str(tmp_path)]) == 2
+    assert "was recorded with pytorch, not with mindspore" in capsys.readouterr().err
 
 
 def test_an_input_error_is_one_sentence(tmp_path: Path) -> None:
@@ -237,18 +239,18 @@ def test_show_tells_what_was_recorded_and_where(tmp_path: Path, capsys: pytest.C
         for path in (run / "step0").rglob("*")
         if path.name != "b.pt" and path.is_file()
     )
-    shown = f"{size / 1000:.1f} kB"
+    again = sum(path.lstat().st_blocks * 512 for path in (run / "step1").rglob("*.json"))  # tensors are links
     assert capsys.readouterr().out.splitlines() == [
         f"{run}: pytorch, level mix, task tensor",
         "",
         "  step  rank  forward  backward  tensor files  on disk",
-        f"     0     -        3         1             2  {shown}",
-        f"     1     -        3         1             2  {shown}",
+        f"     0     -        3         1             2  {size / 1000:.1f} kB",
+        f"     1     -        3         1             2  {again / 1000:.1f} kB",
         "",
-        f"  total   2 recordings, 8 records, {2 * size / 1000:.1f} kB on disk",
+        f"  total   2 recordings, 8 records, {(size + again) / 1000:.1f} kB on disk",
         "  calls   Torch 4, Module 2",
         f"  where   {run}/step0/rank: construct.json, dump.json, dump_tensor_data/, stack.json",
-        "  tensors 4 files, of which 2 are links to the others",
+        "  tensors 4 files, of which 3 are links to the others",
         "  note    step 0, rank -: 5 calls left out: outside the scope",
         "  note    step 1, rank -: 5 calls left out: outside the scope",
     ]
@@ -285,7 +287,7 @@ def test_show_reads_an_unfinished_recording(tmp_path: Path, capsys: pytest.Captu
     notes = [line[10:] for line in capsys.readouterr().out.splitlines() if line.startswith("  note")]
     assert notes == [
         "step 0, rank -: unfinished; if its process died, `msprobe recover` finishes it",
-        "step 0, rank -: 1 tensor file missing, see dump.json",
+        "step 0, rank -: 1 tensor file missing",
     ]
 
 

@@ -132,13 +132,13 @@ def test_a_method_before_any_debugger_says_what_to_do() -> None:
 
 @pytest.mark.spec("R16", "PT")
 def test_making_it_again_resets_nothing(make: Make, names: Names, capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
+    for _ in range(4):
         debugger = make()
         debugger.start()
         torch.relu(torch.ones(2))
         debugger.stop()
         debugger.step()
-    assert (names(0), names(1)) == (["Torch.relu.0.forward"], ["Torch.relu.0.forward"])
+    assert [names(step) for step in range(4)] == [["Torch.relu.0.forward"]] * 4
     assert told(capsys) == [
         "PrecisionDebugger was made again with the same configuration; the first one goes on."
     ]
@@ -565,3 +565,11 @@ def test_workers_of_a_data_loader_record_nothing(make: Make, names: Names) -> No
     debugger.step()
     assert [name for name in names() if "sin" in name] == []
     assert [name for name in names() if "neg" in name] == ["Torch.neg.0.forward", "Torch.neg.1.forward"]
+
+
+@pytest.mark.spec("C084", "PT")
+def test_the_online_check_is_refused_and_nothing_is_recorded(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    section = {"online_run_ut": True, "nfs_path": str(tmp_path / "shared")}
+    with pytest.raises(UsageError, match="online_run_ut cannot be used by this release"):
+        make(task="tensor", tensor=section)

@@ -271,6 +271,17 @@ def test_rank_filter(two: Path, run: str, folders: list[str]) -> None:
 
 
 @pytest.mark.spec("P10", "PT")
+@pytest.mark.spec("P14", "PT")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_distributed_training_is_the_same_to_the_bit(two: Path, rank: int) -> None:
+    equal = json.loads((two / f"equal{rank}.json").read_bytes())
+    assert equal == {
+        f"{level} {task}": True for level in ("L0", "L1", "mix") for task in ("statistics", "tensor")
+    }
+    data = json.loads((two / f"train_mix_tensor/step1/rank{rank}/dump.json").read_bytes())["data"]
+    assert "Module.module.0.Linear.backward.0" in data
+
+
 def test_a_wrapped_model_shows_its_wrapper(two: Path) -> None:
     modules = {name for name in records(two, "golden", 0) if name.startswith("Module.")}
     assert {name for name in modules if "forward" in name} == {

@@ -86,7 +86,6 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.spec("C018", "PT")
-@pytest.mark.spec("C078", "PT")
 @pytest.mark.spec("C118", "PT")
 def test_forward(make: Make, notes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     debugger = make("Tensor.__mul__.1.forward")
@@ -113,6 +112,7 @@ def test_forward(make: Make, notes: list[str], tmp_path: Path, capsys: pytest.Ca
     assert list((tmp_path / "kernels").iterdir()) == []
 
 
+@pytest.mark.spec("C078", "PT")
 def test_list_names_the_api_as_well(make: Make, notes: list[str], tmp_path: Path) -> None:
     debugger = make("-", tensor={"list": ["Torch.mul.0.forward"]})
     debugger.start()
@@ -126,8 +126,17 @@ def saved(folder: Path, name: str, tensor: Any) -> str:
     return str(folder / name)
 
 
-@pytest.mark.spec("C018", "PT")
 @pytest.mark.spec("C079", "PT")
+def test_list_names_the_backward_as_well(make: Make, notes: list[str], tmp_path: Path) -> None:
+    gradient = saved(tmp_path, "g.pt", torch.tensor([5.0, 7.0]))
+    debugger = make("-", [gradient], tensor={"list": ["Torch.mul.0.backward"], "backward_input": [gradient]})
+    debugger.start()
+    with Operators(notes):
+        torch.mul(torch.ones(2, requires_grad=True), 2)
+    assert notes == ["mul", *BEGIN, "mul", *END, "mul"]
+
+
+@pytest.mark.spec("C018", "PT")
 @pytest.mark.spec("C081", "PT")
 @pytest.mark.spec("C119", "PT")
 def test_backward(make: Make, notes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,7 +327,7 @@ def test_without_torch_npu_it_is_refused_in_one_sentence(
     with pytest.raises(HardwareError) as caught:
         make(f"Torch.mul.0.{direction}", [gradient])
     assert re.fullmatch(
-        r"level L2 has torch_npu dump kernel data, and torch_npu cannot be imported here \(.*torch_npu.*\): "
+        r"level L2 dumps kernel data through torch_npu, which cannot be imported here \(.*torch_npu.*\): "
         r"nothing was dumped; use level L1 or mix on this machine\.",
         str(caught.value),
     )

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,23 @@ def test_ranks_that_begin_together(tmp_path: Path) -> None:
         **{f"step0/rank{rank}": ["Torch.elsewhere.0.forward"] for rank in range(4)},
     }
     assert len(list((tmp_path / "previous").iterdir())) == 1
+
+
+def test_a_refused_process_keeps_nothing_of_its_steps(tmp_path: Path) -> None:
+    """Why it was refused is remembered as a sentence: an exception would hold the frames of each step."""
+
+    class Big:
+        pass
+
+    begun(elsewhere(tmp_path))
+    run = Run(tmp_path)
+    kept = []
+
+    def step(number: int) -> None:
+        run.record(number, None, HEADER, suffix=".pt", with_tensors=False).close()
+        big = Big()
+        kept.append(weakref.ref(big))
+
+    for number in range(3):
+        step(number)
+    assert [reference() for reference in kept] == [None, None, None]

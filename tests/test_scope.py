@@ -353,3 +353,20 @@ def test_one_thread_does_not_bring_the_calls_of_another(tmp_path: Path) -> None:
     assert (elsewhere, scope.enter(call)) == ([False], True)
     scope.leave(listed)
     assert not scope.enter(CallName("Toy.relu", "forward", 1))
+
+
+def test_an_interval_that_is_over_does_not_begin_again() -> None:
+    """Checkpointed code runs again after it, in the same thread: only what was inside is inside again."""
+    scope = Scope(interval=("Toy.a.0.forward", "Toy.b.0.forward"))
+    a, between, b, later = (CallName(f"Toy.{x}", "forward", 0) for x in ("a", "between", "b", "later"))
+
+    def run(*calls: CallName) -> list[bool]:
+        found = []
+        for call in calls:
+            found.append(scope.enter(call))
+            scope.leave(call)
+        return found
+
+    assert run(a, between, b, later) == [True, True, True, False]
+    assert run(a, between, later) == [True, True, False]
+    assert not scope.enter(CallName("Toy.later", "backward", 0))

@@ -474,3 +474,30 @@ def test_recordings_are_found_in_order_and_links_are_not_entered(tmp_path: Path)
     (root / "step12/rank").mkdir(parents=True)
     found = [str(folder.relative_to(root)) for folder in recording_folders(root)]
     assert found == ["rank3/step0/rank", "step9/rank0", "step9/proc5", "step10/rank1"]
+
+
+@pytest.mark.parametrize("runs", [2, 3, 4])
+def test_many_differing_runs_keep_the_first_and_the_second(tmp_path: Path, runs: int) -> None:
+    write(
+        tmp_path,
+        *(call("Torch.f.0.forward", output=[Leaf("int", run)], is_recompute=run > 0) for run in range(runs)),
+    )
+    text = (tmp_path / "dump.json").read_text()
+    assert text.count('"recompute"') == 1
+    entry = load(tmp_path / "dump.json")["data"]["Torch.f.0.forward"]
+    assert (entry["output"][0]["value"], entry["recompute"]["output"][0]["value"]) == (0, 1)
+
+
+def test_a_second_run_that_names_no_files_is_the_same(tmp_path: Path) -> None:
+    named = TENSOR._replace(data_name='odd"\\name.pt')
+    write(
+        tmp_path,
+        call("Torch.f.0.forward", is_recompute=False, output=[named, TENSOR]),
+        call("Torch.f.0.forward", is_recompute=True, output=[named._replace(data_name=None), TENSOR]),
+    )
+    entry = load(tmp_path / "dump.json")["data"]["Torch.f.0.forward"]
+    assert (entry["is_recompute"], "recompute" in entry, entry["output"][0]["data_name"]) == (
+        True,
+        False,
+        'odd"\\name.pt',
+    )

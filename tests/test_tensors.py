@@ -771,3 +771,24 @@ def test_snapshots_are_let_go(tmp_path: Path, troubles: Troubles) -> None:
         time.sleep(0.01)
     assert [reference() is None for reference in alive] == [True] * 10
     writer.close()
+
+
+def test_a_tensor_that_waits_alone_is_written_soon(tmp_path: Path, troubles: Troubles) -> None:
+    writer = TensorWriter(tmp_path, on_error=troubles)
+    for number in range(2):
+        writer.put(f"x.{number}", floats(number))
+        end = time.monotonic() + 60
+        while not (tmp_path / f"x.{number}.pt").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert values(tmp_path / f"x.{number}.pt") == [number]
+    writer.close()
+
+
+def test_one_large_tensor_after_small_ones_is_not_lost(tmp_path: Path, troubles: Troubles) -> None:
+    writer = TensorWriter(tmp_path, on_error=troubles, budget=100 * KIB, patience=20)
+    writer.put("a", filler(KIB, 1))
+    writer.drain()
+    writer.put("b", filler(KIB, 2))
+    writer.put("large", filler(100 * KIB, 3))
+    writer.close()
+    assert (writer.stats.files, writer.stats.missing, troubles.told) == (3, 0, [])

@@ -299,6 +299,17 @@ def test_a_conjugated_view_is_saved_as_the_values_it_shows() -> None:
 # --- a device, whose statistics come later and together ---
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_large_integers_come_whole_from_a_device(dtype: str) -> None:
+    ends = {"int64": [2**60 + 1, -(2**62) - 3], "int32": [2**31 - 1, -(2**31)], "uint8": [255, 1]}[dtype]
+    tensor = torch.tensor(ends, dtype=getattr(torch, dtype))
+    described = Described()
+    deferred = described._defer(tensor)
+    described.settle()
+    assert not isinstance(deferred, Statistics)
+    assert list(deferred.statistics[:2]) == ends
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, "float8_e5m2", "int64", "uint8", "bool", "complex64"])
 def test_statistics_made_on_a_device_are_those_made_on_the_host(
     dtype: str, monkeypatch: pytest.MonkeyPatch

@@ -159,3 +159,17 @@ def test_summary_sketch_adds_a_linear_sketch(probe: Probe) -> None:
 )
 def test_packaged_files_stand_at_the_printed_paths(place: str) -> None:
     assert resources.files("msprobe").joinpath(place).is_file()
+
+
+@pytest.mark.spec("R28", "PT")
+def test_tensor_list_saves_the_tensors_of_some_calls(probe: Probe) -> None:
+    debugger = probe.debugger("L1", section={"tensor_list": ["relu"]})
+    debugger.start()
+    torch.relu(torch.sin(torch.tensor([-2.0, 3.0])))
+    debugger.stop()
+    debugger.step()
+    folder = probe.rank() / "dump_tensor_data"
+    names = [f"Torch.relu.0.forward.{side}.0.pt" for side in ("input", "output")]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert torch.equal(probe.tensor("Torch.relu.0.forward.input.0"), torch.sin(torch.tensor([-2.0, 3.0])))
+    assert "data_name" not in probe.data()["Torch.sin.0.forward"]["output"][0]

@@ -1,4 +1,4 @@
-"""What the existing tool does wrong while it records, item by item of PYTORCH.md section 9; ours does not."""
+"""What the existing tool does wrong while it records, by the numbers of known weaknesses; ours does not."""
 
 import json
 import zlib

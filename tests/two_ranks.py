@@ -37,7 +37,7 @@ def recording(name: str, **keys: Any) -> Iterator[type[PrecisionDebugger]]:
 
 
 def like_the_golden_script() -> None:
-    """The calls that shared/golden/pytorch/make_ddp.py makes."""
+    """The calls with which golden/ddp was recorded."""
     seed_all(7, mode=True)
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     model = nn.parallel.DistributedDataParallel(net)
@@ -153,6 +153,37 @@ def some_ranks() -> None:
             debugger.step()
 
 
+def trained(debugger: type[PrecisionDebugger] | None) -> list[Any]:
+    """Losses, gradients, parameters and random state after two steps of distributed training."""
+    torch.manual_seed(11)
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(0.2), nn.Linear(4, 2))
+    model = nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found: list[Any] = []
+    for _ in range(2):
+        if debugger is not None:
+            debugger.start(model=model)
+        loss = model(torch.randn(3, 4) + RANK).square().mean()
+        loss.backward()
+        found += [loss.item(), *(parameter.grad.tolist() for parameter in model.parameters())]
+        optimizer.step()
+        optimizer.zero_grad()
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
+    return [*found, *(parameter.tolist() for parameter in model.parameters()), torch.get_rng_state().tolist()]
+
+
+def training() -> None:
+    plain = trained(None)
+    equal = {}
+    for level in ("L0", "L1", "mix"):
+        for task in ("statistics", "tensor"):
+            with recording(f"train_{level}_{task}", level=level, task=task) as debugger:
+                equal[f"{level} {task}"] = trained(debugger) == plain
+    (FOLDER / f"equal{RANK}.json").write_text(json.dumps(equal))
+
+
 def main() -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=2, timeout=timedelta(seconds=120)
@@ -163,6 +194,7 @@ def main() -> None:
     asynchronous_calls()
     calls_that_nobody_waits_for()
     some_ranks()
+    training()
     assert before == (dict(vars(dist.Work)), dict(vars(dist.ProcessGroup)), dict(vars(torch.Tensor)))
     dist.barrier()
     dist.destroy_process_group()

@@ -33,6 +33,10 @@ class Debugger:
             raise UsageError(
                 f"task {config.task} cannot be recorded by this release; use one of {', '.join(_TASKS)}."
             )
+        if getattr(config.section, "online_run_ut", False):
+            raise UsageError(
+                "online_run_ut cannot be used by this release; set it to false to record into dump_path."
+            )
         self.config = config
         self._adapter = adapter
         self._stacks = stacks
@@ -143,6 +147,8 @@ class Debugger:
 
     def _listen(self, model: Any, tokens: tuple[int, int] | None) -> None:
         recorder = self._recorder = self._recorder or self._open_recorder()
+        if self._writer is not None and not self._writer.is_open:
+            return  # why was told when it could not be begun
         try:
             if self.config.level in ("L0", "mix"):
                 self._undo.append(self._adapter.watch(model, recorder))
@@ -238,7 +244,7 @@ class Debugger:
                 near = scope.nearest(name)
                 hint = f"; the nearest that was made is {near}" if near else ""
                 logger().warning("%s names %s, but step %d made no such call%s.", key, name, self._step, hint)
-        if self._writer is not None and not self._writer.records and not self._writer.lost:
+        if self._writer is not None and self._writer.is_open and not self._writer.records + self._writer.lost:
             reasons = [f"{count} calls are {reason}" for reason, count in scope.left_out.items()]
             why = "; ".join(reasons) or "no call was made between start() and stop()"
             logger().warning("step %d: nothing was recorded: %s.", self._step, why)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from msprobe.adapter import Adapter, Api, Want
 from msprobe.capture.calls import Again, Call, Guard, Mark, Thread
 from msprobe.capture.gradients import CallGradients, ParameterGradients
-from msprobe.capture.memo import Memo
+from msprobe.capture.memo import Memo, Seen
 from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Stacks
 from msprobe.kernels import statistics_of
@@ -50,6 +50,8 @@ class Recorder:
         self._counts: Counter[str] = Counter()
         self._thread = Thread()
         self._lock = threading.RLock()
+        # Whose content is under each file name: a name may be written again (backward run twice).
+        self._saved: dict[str, Seen | None] = {}
         self._waiting: list[Record] = []  # records whose statistics are still on a device
         self._parameters: dict[str, ParameterGradients] = {}
 
@@ -243,7 +245,9 @@ class Recorder:
         if self._writer.tensors is None or not self._plan.saves(record):
             return leaf
         name = slot_name(record, slot)
-        if seen is not None and seen.file is not None:
+        if self._thread.counts is not None and name in self._saved:
+            return leaf  # the first run's file must stay what the first run's record says
+        if seen is not None and seen.file is not None and self._saved.get(seen.file) is seen:
             self._writer.tensors.link(name, seen.file)
         else:
             snapshot = self._adapter.snapshot(tensor)
@@ -252,6 +256,7 @@ class Recorder:
             self._writer.tensors.put(name, snapshot)
             if seen is not None:
                 seen.file = name
+        self._saved[name] = seen
         return leaf._replace(data_name=file_name(name, self._adapter.file_suffix))
 
     def commit(self, record: Record) -> None:
@@ -290,7 +295,10 @@ class Recorder:
         for waiting in self._parameters.values():
             waiting.close()
         self._parameters.clear()
-        self.closed = True
+        self._saved.clear()
+        with self._lock:  # a record that another thread commits comes before this, or not at all
+            self.settle()
+            self.closed = True
 
     def safely(self, doing: str, record: str, work: Callable[..., T], *args: Any) -> T | None:
         """`work(*args)` as in guarded(), at less cost, for what is done at every call."""

@@ -128,6 +128,8 @@ class _Interval:
         self._ends = (first, last)
         self._met: set[str] = set()
         self._open = False
+        self._over = False
+        self._inside: set[str] = set()  # what checkpointed code runs again after the end was inside before
         # The backward of a module begins with that of a call inside it; its parameters' gradients follow it.
         self._opening = {first}
         self._opener = _module_of_backward(first)
@@ -142,6 +144,8 @@ class _Interval:
         return not self._open and self._ends[1] in self._met
 
     def enter(self, name: CallName, text: str, around: Sequence[CallName]) -> bool:
+        if self._over and name.direction == FORWARD:
+            return text in self._inside
         if text in self._ends:
             self._met.add(text)
         if self._opener is not None and name.direction == FORWARD and self._opener in around:
@@ -154,6 +158,8 @@ class _Interval:
         inside = self._open or text in self._following or (name.is_module and text in self._ends)
         if inside and name.is_module and name.direction == BACKWARD:
             self._following.add(str(name.facing(PARAMETERS_GRAD)))
+        if inside:
+            self._inside.add(text)
         return inside
 
     def turns_on(self, text: str) -> bool:
@@ -162,6 +168,7 @@ class _Interval:
 
     def leave(self, text: str) -> None:
         if text == self._ends[1]:
+            self._over = self._over or self._open
             self._open = False
 
 

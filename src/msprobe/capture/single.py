@@ -24,15 +24,18 @@ class Single(Generic[T]):
 
     def __init__(self) -> None:
         self._held: _Held[T] | None = None
+        self._warned = False
 
     def make(self, config: Config, build: Callable[[], T]) -> T:
         held = self._held
         if held is None or held.process != os.getpid():
             self._held = held = _Held(os.getpid(), config, build())
         elif held.config == config:
-            logger().warning(
-                "PrecisionDebugger was made again with the same configuration; the first one goes on."
-            )
+            if not self._warned:  # in a training loop it may be made each time
+                logger().warning(
+                    "PrecisionDebugger was made again with the same configuration; the first one goes on."
+                )
+            self._warned = True
         else:
             keys = type(config).model_fields
             different = [key for key in keys if getattr(config, key) != getattr(held.config, key)]
@@ -51,3 +54,4 @@ class Single(Generic[T]):
 
     def clear(self) -> None:
         self._held = None
+        self._warned = False

@@ -27,7 +27,8 @@ _EXAMPLES = """examples:
   msprobe recover ./recording       after a crash or a kill: finish the recording with every finished call
   msprobe COMMAND --help            more about one command
 
-exit codes: 0 done; 2 wrong usage, or input that cannot be used
+exit codes: 0 done; 2 wrong usage, or input that cannot be used; 130 interrupted (Ctrl-C); 141 output closed
+If msprobe itself fails, MSPROBE_DEBUG=1 shows where.
 """
 
 

@@ -39,8 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from msprobe import store
+    from msprobe.errors import UsageError
 
     recordings = store.read(arguments.path)
+    for recording in recordings:
+        if arguments.framework not in (None, recording.header.framework):
+            raise UsageError(
+                f"{recording.folder} was recorded with {recording.header.framework}, not with "
+                f"{arguments.framework}; leave -f out, or name another folder."
+            )
     for line in report(arguments.path, recordings):
         print(line)
     return 0
@@ -48,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def report(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
     """The lines that `show` prints."""
-    disks = [_disk(Path(recording.folder)) for recording in recordings]
+    seen: set[tuple[int, int]] = set()
+    disks = [_disk(Path(recording.folder), seen) for recording in recordings]
     kinds = sorted(
         {f"{r.header.framework}, level {r.header.level}, task {r.header.task}" for r in recordings}
     )
@@ -112,7 +120,7 @@ def _notes(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
         if recording.recovered:
             yield f"{place}: recovered after its process died"
         if recording.missing_files:
-            yield f"{place}: {_many(len(recording.missing_files), 'tensor file')} missing, see dump.json"
+            yield f"{place}: {_many(len(recording.missing_files), 'tensor file')} missing"
         if recording.lost_records:
             yield f"{place}: {_many(recording.lost_records, 'record')} could not be written"
         raised = sum("exception" in record.fields for record in recording.records.values())
@@ -126,23 +134,22 @@ def _notes(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
     yield from (f"an earlier run is in {folder}" for folder in earlier)
 
 
-def _disk(folder: Path) -> Disk:
-    """Allocated blocks, each file once however many names it has."""
+def _disk(folder: Path, seen: set[tuple[int, int]]) -> Disk:
+    """Allocated blocks, each file once however many names it has, here and in the recordings before."""
     from msprobe.store.layout import TENSOR_FOLDER
 
-    size = names = 0
-    seen: set[tuple[int, int]] = set()
-    tensors: set[tuple[int, int]] = set()
+    size = names = tensors = 0
     for place, _, files in os.walk(folder):
         for file in files:
             status = os.lstat(os.path.join(place, file))
             key = (status.st_dev, status.st_ino)
+            is_new = key not in seen
+            seen.add(key)
             if os.path.basename(place) == TENSOR_FOLDER:
                 names += 1
-                tensors.add(key)
-            size += 0 if key in seen else status.st_blocks * 512
-            seen.add(key)
-    return Disk(size, names, len(tensors))
+                tensors += is_new
+            size += status.st_blocks * 512 if is_new else 0
+    return Disk(size, names, tensors)
 
 
 def _bytes(size: int) -> str:

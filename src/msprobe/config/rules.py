@@ -278,7 +278,7 @@ def api_direction(name: str) -> str:
 
 
 def kernel_apis(section: Tensor) -> tuple[str, ...]:
-    """The APIs of a kernel dump: document 000 prints them in scope, and in one place in list."""
+    """The APIs of a kernel dump: the specification prints them in scope, and in one place in list."""
     return section.scope + section.list
 
 

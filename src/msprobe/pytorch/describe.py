@@ -216,27 +216,36 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _on_device(tensor: Tensor) -> Tensor:
-    """max, min, mean, norm and the counts of NaN and Inf as six numbers that stay on the device."""
+    """max, min, mean, norm and the counts of NaN and Inf, as eight numbers that stay on the device.
+
+    A whole number goes in two halves, because one float64 does not hold 64 bits.
+    """
     tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
     values = tensor.to(_WIDER[tensor.dtype]) if tensor.dtype in _WIDER else tensor
     values = values.abs() if values.is_complex() else values
     smallest, largest = torch.aminmax(values)
+    low_parts = [torch.zeros_like(largest)] * 2
     if not values.is_floating_point():
+        ends = [end.long() for end in (largest, smallest)]
+        largest, smallest = (end >> 32 for end in ends)
+        low_parts = [end & 0xFFFFFFFF for end in ends]
         values = values.double()
     elif values.dtype is not torch.float64:
         values = values.float()
     norm = values if values.dim() == 0 else torch.linalg.vector_norm(values)
-    parts = [largest, smallest, values.mean(), norm, values.isnan().sum(), values.isinf().sum()]
+    counts = [values.isnan().sum(), values.isinf().sum()]
+    parts = [largest, smallest, *low_parts, values.mean(), norm, *counts]
     return torch.stack([part.to(torch.float64) for part in parts])
 
 
 def _from_device(dtype: torch.dtype, row: list[float]) -> Statistics:
-    largest, smallest, mean, norm, nan, inf = row
-    if dtype is torch.bool:
-        return Statistics(bool(largest), bool(smallest), None, None)
+    largest, smallest, low_largest, low_smallest, mean, norm, nan, inf = row
     if dtype in _WIDER or dtype.is_floating_point:
         return Statistics(largest, smallest, mean, norm, int(nan), int(inf))
-    return Statistics(int(largest), int(smallest), mean, norm)
+    ends = (int(largest) << 32) + int(low_largest), (int(smallest) << 32) + int(low_smallest)
+    if dtype is torch.bool:
+        return Statistics(bool(ends[0]), bool(ends[1]), None, None)
+    return Statistics(*ends, mean, norm)
 
 
 def _on_host(content: Tensor) -> Tensor | None:

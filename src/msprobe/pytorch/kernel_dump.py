@@ -154,7 +154,7 @@ def _torch_npu() -> Any:
         return importlib.import_module("torch_npu")
     except (ImportError, OSError) as error:
         raise HardwareError(
-            f"level L2 has torch_npu dump kernel data, and torch_npu cannot be imported here ({error}): "
+            f"level L2 dumps kernel data through torch_npu, which cannot be imported here ({error}): "
             "nothing was dumped; use level L1 or mix on this machine."
         ) from None
 

@@ -17,6 +17,7 @@ import errno
 import json
 import mmap
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ NONE = "-"  # no stack; not listed in construct.json
 
 _COMPUTED = b'"is_recompute":false'
 _RECOMPUTED = b'"is_recompute":true'
+_FILE = re.compile(rb',"data_name":"(?:[^"\\]|\\.)*"')
 
 
 def header_line(header: str) -> bytes:
@@ -142,10 +144,11 @@ class Contents:
         first = self.records.get(entry.name)
         if first is not None and _RECOMPUTED in (again := self.fields(entry)):
             before = self.fields(first)
-            if _COMPUTED in before:
+            if _RECOMPUTED not in before:
                 marked = before.replace(_COMPUTED, _RECOMPUTED, 1)
                 again = again.replace(_RECOMPUTED, _COMPUTED, 1)
-                fields = marked if again == before else b'%b,"recompute":%b}' % (marked[:-1], again)
+                same = again in (before, _FILE.sub(b"", before))  # the second run names no files
+                fields = marked if same else b'%b,"recompute":%b}' % (marked[:-1], again)
                 self.records[entry.name] = first._replace(fields=fields)
             return
         self.records.pop(entry.name, None)

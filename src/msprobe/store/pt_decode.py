@@ -24,6 +24,7 @@ _32_BITS = 0xFFFFFFFF
 _MAX_PICKLE = 1 << 12  # that of one tensor is smaller, even with 64 axes
 _MAX_ENTRIES = 256
 _STORED, _DEFLATED = 0, 8
+_MOST_INFLATED = 1 << 30  # bytes; whatever is larger we never packed
 _MAX_EXPANDED = 1 << 28  # elements of a tensor that is larger than its storage, by strides of 0
 
 
@@ -199,6 +200,8 @@ def _span(content: Content, entries: dict[str, _Entry], name: str, size: int | N
         if entry.size != entry.stored:
             raise Malformed("is damaged: an entry of it has two sizes.")
         return _Span(content, start, entry.size, entry.crc)
+    if entry.size > _MOST_INFLATED:
+        raise Malformed("is damaged: it says that it holds more than anybody packs.")
     try:
         inflated = inflate(memoryview(content)[start : start + entry.stored], entry.size)
     except ValueError as problem:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from msprobe.errors import MsprobeError
+from msprobe.errors import MsprobeError, UsageError
 from msprobe.log import logger
 from msprobe.record import Header
 from msprobe.store import claims
@@ -42,7 +42,7 @@ class Run:
         self._told = Told()
         self._contents = Contents()
         self._claimed: dict[str, int] = {}  # the folder name of a rank -> the descriptor that holds its lock
-        self._refused: dict[str, Exception] = {}
+        self._refused: dict[str, str] = {}  # and why: an exception would keep the frames of training alive
         # A forked child would keep the locks beyond the death of this process.
         forget = weakref.WeakMethod(self.close)
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
@@ -70,13 +70,13 @@ class Run:
 
     def _make(self, folder: Path) -> Path:
         name = folder.name
-        if name in self._refused:
-            raise self._refused[name]
         make_folder(self.path)
-        if name not in self._claimed:
+        if name not in self._claimed and name not in self._refused:
             self._claim(name)
-        elif _is_used(folder):  # the same step a second time: the first one is an older recording now
+        elif name in self._claimed and _is_used(folder):  # a step a second time: the first one is older now
             self._set_aside([folder])
+        if name in self._refused:
+            raise UsageError(self._refused[name])
         return make_below(self.path, folder)
 
     def _claim(self, name: str) -> None:
@@ -93,9 +93,9 @@ class Run:
                     os.close(descriptor)
                     raise
         except (OSError, MsprobeError) as problem:
-            self._refused[name] = problem
-            raise
-        self._claimed[name] = descriptor
+            self._refused[name] = str(getattr(problem, "strerror", None) or problem)
+        else:
+            self._claimed[name] = descriptor
 
     def _set_aside(self, folders: Iterable[Path]) -> None:
         place: Path | None = None

@@ -230,8 +230,7 @@ class TensorWriter:
             if self._thread is None or self._closed or self._thread is threading.current_thread():
                 return True
             self._jobs.append(_Job("", 0, reached=reached))
-            self._hurry = True
-            self._work.notify()
+            self._press()
         while not reached.is_set():
             if not self._moves(reached.wait):
                 return False
@@ -248,6 +247,7 @@ class TensorWriter:
     def _admitted(self, job: _Job) -> Exception | None:
         """Queue a job as soon as there is room; why not, if it cannot be. The lock is held."""
         while self._waiting and self._waiting + job.cost > self._budget:
+            self._press()
             if not self._moves(self._room.wait):
                 return TimeoutError(f"the disk has not answered for {self._patience:g} seconds")
         if self._closed:
@@ -261,10 +261,17 @@ class TensorWriter:
             self._thread = thread
         self._jobs.append(job)
         self._waiting += job.cost
-        if self._waiting >= self._batch and not self._hurry:
-            self._hurry = True
+        if self._waiting >= self._batch:
+            self._press()
+        elif len(self._jobs) == 1:
             self._work.notify()
         return None
+
+    def _press(self) -> None:
+        """Have what waits written now. The lock is held."""
+        if not self._hurry:
+            self._hurry = True
+            self._work.notify()
 
     def _moves(self, wait: Callable[[float], bool]) -> bool:
         """Wait a while; False if nothing moved for as long as our patience, or since it was last False."""
@@ -301,8 +308,9 @@ class TensorWriter:
         while not self._jobs or not self._hurry:
             if self._closed:
                 return bool(self._jobs)
-            came = self._work.wait(_LINGER if self._jobs else None)
-            self._hurry = self._hurry or not came
+            lingering = bool(self._jobs)
+            if not self._work.wait(_LINGER if lingering else None) and lingering:
+                self._hurry = True
         return True
 
     def _do(self, job: _Job) -> None:

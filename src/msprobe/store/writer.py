@@ -57,6 +57,11 @@ class Writer:
                     folder / TENSOR_FOLDER, suffix=suffix, on_error=self.tell, contents=contents
                 )
 
+    @property
+    def is_open(self) -> bool:
+        """False where the recording could not be begun, which was told, and after close()."""
+        return self._journal is not None
+
     def append(self, record: Record) -> None:
         """Note a finished call for good."""
         if self._journal is None or os.getpid() != self._process:
@@ -96,16 +101,23 @@ class Writer:
         """
         if self._journal is None or os.getpid() != self._process:
             return
+        missing = waiting = 0
         if self.tensors is not None:
             self.tensors.drain()
-        missing = 0 if self.tensors is None else self.tensors.stats.missing
+            missing, waiting = self.tensors.stats.missing, self.tensors.waiting
         remarks: dict[str, Any] = {"lost_records": self.lost, "left_out": dict(left_out or {})}
         remarks = {key: value for key, value in remarks.items() if value}
-        if self._published != (self.records, missing, remarks):
+        state = (
+            self.records,
+            missing,
+            waiting,
+            remarks,
+        )  # before the journal is read: more may come meanwhile
+        if self._published != state:
             self._published = None
             with self._trying("write the JSON files (`msprobe recover` makes them from the journal)"):
-                finish(self.folder, remarks, lost_files=missing > 0)
-                self._published = (self.records, missing, remarks)
+                finish(self.folder, remarks, lost_files=missing > 0 or waiting > 0)
+                self._published = state
         self._encoder.forget()
 
     def close(self, left_out: Mapping[str, int] | None = None) -> None:
