@@ -5,14 +5,21 @@ The reference is torch itself: the same call alone, on the recorded inputs, give
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from msprobe.capture.gradients import CallGradients
+from msprobe.capture.memo import Memo
+from msprobe.capture.recorder import MAX_PENDING
+from msprobe.name import BACKWARD, CallName
+from msprobe.pytorch import debugger as door
+from msprobe.record import Deferred, Leaf
 from torch_fixtures import Probe, probe
 
 __all__ = ["probe"]
@@ -208,3 +215,98 @@ def test_shares_that_cannot_be_told_apart_are_one(probe: Probe) -> None:
     got = saved(probe, probe.data()["Torch.einsum.0.backward"]["output"])
     total = sum(gradient for gradient in got if gradient is not None)
     assert x.grad is not None and torch.equal(torch.as_tensor(total), x.grad)
+
+
+class SparseAndDense(nn.Module):
+    """Uses a table in two ways; the gradients of one of them are sparse."""
+
+    def __init__(self, sparse_first: bool) -> None:
+        super().__init__()
+        self.sparse_first = sparse_first
+
+    def forward(self, w: Tensor, ids: Tensor) -> Tensor:
+        if self.sparse_first:
+            return F.embedding(ids, w, sparse=True).sum() + w.sum()
+        return w.sum() + F.embedding(ids, w, sparse=True).sum()
+
+
+@pytest.mark.parametrize("sparse_first", [False, True])
+def test_sparse_and_dense_shares_are_added(probe: Probe, sparse_first: bool) -> None:
+    debugger = probe.debugger("L0", "tensor")
+    model = nn.Sequential()
+    model.add_module("table", SparseAndDense(sparse_first))
+    w = torch.ones(3, 2, requires_grad=True)
+    debugger.start(model)
+    model.table(w, torch.tensor([0, 2, 2])).backward()  # type: ignore[operator]
+    debugger.stop()
+    debugger.step()
+    assert w.grad is not None and probe.troubles() == ""
+    gradient = probe.tensor("Module.table.SparseAndDense.backward.0.output.0")
+    assert gradient.tolist() == w.grad.to_dense().tolist() == [[2.0, 2.0], [1.0, 1.0], [3.0, 3.0]]
+
+
+# --- whatever goes wrong with a gradient, backward goes on ---
+
+
+def test_a_gradient_that_cannot_be_made_is_null_and_told(probe: Probe) -> None:
+    debugger = probe.debugger("L1")
+    debugger.start()
+    recorder = door._the.get()._recorder
+    assert recorder is not None
+    sink = CallGradients(recorder, CallName("Torch.sin", BACKWARD, 0), None)
+    sink.of_output(0, lambda: torch.add(torch.eye(2).to_sparse(), torch.eye(2)))
+    sink.of_input(0, lambda: torch.eye(2))
+    sink.of_input(1, lambda: None)
+    sink.finish()
+    debugger.stop()
+    debugger.step()
+    fields = probe.data()["Torch.sin.0.backward"]
+    assert [fields["input"], fields["output"][0]["shape"], fields["output"][1:]] == [[None], [2, 2], [None]]
+    assert "record the gradients of Torch.sin.0.backward" in probe.troubles()
+
+
+def test_a_device_that_fails_does_not_stop_backward(probe: Probe) -> None:
+    """Statistics that were to come from it are null; here they come due while backward runs."""
+    x, gradient = torch.ones(2, requires_grad=True), torch.ones(2)
+    debugger = probe.debugger("L1")
+    debugger.start()
+    lost = (Deferred(), torch.zeros(7, device="meta"), torch.float32)  # nothing can be fetched from there
+    door._the.get().adapter._described.waiting.append(lost)
+    y = x
+    calls = MAX_PENDING - 4
+    for _ in range(calls):
+        y = torch.sin(y)
+    y.backward(gradient)
+    debugger.stop()
+    debugger.step()
+    assert x.grad is not None
+    assert f"could not write the gradients of Torch.sin.{calls - 4}.backward" in probe.troubles()
+    data = probe.data()
+    forward = [f"Torch.sin.{number}.forward" for number in range(calls)]
+    assert list(data) == forward + [f"Torch.sin.{number}.backward" for number in reversed(range(calls))]
+    assert data["Torch.sin.0.backward"]["output"][0]["Max"] == x.grad.max().item()
+
+
+def test_threads_share_what_was_seen_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while one of them clears it out."""
+    monkeypatch.setattr("msprobe.capture.memo._MANY", 200)
+    memo, leaf = Memo(), Leaf("torch.Tensor")
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            for version in range(20):
+                kept = [torch.empty(0) for _ in range(400)]
+                for tensor in kept:
+                    memo.keep(tensor, version, leaf)
+                    seen = memo.find(tensor, version)
+                    assert seen is None or seen.leaf is leaf
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []

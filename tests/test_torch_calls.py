@@ -292,3 +292,79 @@ def test_scripted_and_traced_code_goes_on_to_work(probe: Probe, made: str) -> No
         assert [node.kind() for node in torch.jit.trace(model, x).graph.nodes()] == [
             node.kind() for node in make()[2].graph.nodes()
         ]
+
+
+def attention(**keys: Any) -> Callable[[], Any]:
+    def work() -> Any:
+        x = torch.rand(2, 5, 16, generator=torch.Generator().manual_seed(1))
+        seed()
+        module = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+        with torch.no_grad():
+            return module(x, x, x, **keys)[0], module
+
+    return work
+
+
+def encoder(make: Callable[[nn.Module], nn.Module], **keys: Any) -> Callable[[], Any]:
+    def work() -> Any:
+        x = torch.rand(2, 5, 16, generator=torch.Generator().manual_seed(1))
+        seed()
+        module = make(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)).eval()
+        with torch.no_grad():
+            return module(x, **keys), module
+
+    return work
+
+
+PADDED = torch.tensor([[False, False, False, True, True], [False] * 5])
+FAST: dict[str, Callable[[], Any]] = {
+    "attention": attention(),
+    "attention without weights": attention(need_weights=False),
+    "attention, padded": attention(key_padding_mask=PADDED, need_weights=False),
+    "layer": encoder(lambda layer: layer),
+    "layer, padded": encoder(lambda layer: layer, src_key_padding_mask=PADDED),
+    "encoder": encoder(lambda layer: nn.TransformerEncoder(layer, 2)),
+    "encoder, padded": encoder(lambda layer: nn.TransformerEncoder(layer, 2), src_key_padding_mask=PADDED),
+}
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.parametrize("name", FAST)
+def test_attention_goes_the_way_it_would(probe: Probe, name: str, level: str) -> None:
+    """torch has kernels of its own for attention in evaluation, and leaves them when a mode is on."""
+    wanted = FAST[name]()[0]
+    model = nn.Sequential(nn.Linear(1, 1))
+    got = record(probe, lambda: torch.sin(FAST[name]()[0]), level, model)
+    assert raw(got) == raw(torch.sin(wanted))
+    if level != "L0":
+        assert "Torch.sin.0.forward" in names(probe)
+        assert "Functional.softmax.0.forward" not in names(probe)
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_layer_of_attention_is_recorded_as_a_module(probe: Probe, level: str) -> None:
+    result, module = FAST["layer, padded"]()
+    model = nn.Sequential(module).eval()
+    x = torch.rand(2, 5, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        record(probe, lambda: module(x, src_key_padding_mask=PADDED), level, model, task="tensor")
+    recorded = probe.tensor("Module.0.TransformerEncoderLayer.forward.0.output.0")
+    assert raw(recorded) == raw(result)
+
+
+def test_a_mode_of_the_user_still_turns_attention_to_its_calls(probe: Probe) -> None:
+    def work() -> Tensor:
+        with Doubling():
+            result: Tensor = FAST["layer"]()[0]
+        return result
+
+    wanted = work()
+    assert raw(record(probe, work)) == raw(wanted) != raw(FAST["layer"]()[0])
+
+
+def test_attention_can_be_scripted_while_recording(probe: Probe) -> None:
+    result, module = FAST["layer"]()
+    x = torch.rand(2, 5, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        got = record(probe, lambda: torch.jit.script(module)(x))
+    assert raw(got) == raw(result)

@@ -181,3 +181,24 @@ def test_an_error_during_recomputation_passes_through_and_counts_go_on(probe: Pr
         "Torch.sin.1.forward",
     ]
     assert data["Torch.sin.1.forward"]["is_recompute"] is False
+
+
+@KINDS
+def test_a_second_run_leaves_the_files_of_the_first(probe: Probe, reentrant: bool) -> None:
+    """A function that gives something else each time: record and file of the first run belong together."""
+    given = iter([1.0, 2.0])
+
+    def moody(x: Tensor) -> Tensor:
+        return torch.sin(torch.mul(x, next(given)))
+
+    x = torch.tensor([0.5, 1.0], requires_grad=True)
+    debugger = probe.debugger("L1", "tensor")
+    debugger.start()
+    checkpoint(moody, x, use_reentrant=reentrant).sum().backward()
+    debugger.stop()
+    debugger.step()
+    entry = probe.data()["Torch.mul.0.forward"]
+    file = probe.tensor("Torch.mul.0.forward.output.0")
+    assert [entry["output"][0]["Max"], file.max().item()] == [1.0, 1.0]
+    assert entry["recompute"]["output"][0]["Max"] == 2.0
+    assert "data_name" not in entry["recompute"]["output"][0]

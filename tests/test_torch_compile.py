@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -182,6 +183,62 @@ def test_code_that_is_kept_from_the_compiler_goes_on_to_work(probe: Probe) -> No
     debugger.step()
     assert raw(got) == wanted
     assert list(probe.data()) == ["Torch.exp.0.forward"]
+
+
+def test_compiled_code_inside_a_recorded_function(probe: Probe) -> None:
+    distance = torch.compile(lambda a, b: torch.sin(a - b).sum(-1), backend="eager")
+    x = torch.ones(2, 6)
+    debugger = probe.debugger("L1")
+    debugger.start()
+    F.triplet_margin_with_distance_loss(x, x, x, distance_function=distance)
+    assert torch._C._len_torch_function_stack() == 1
+    torch.exp(x)
+    debugger.stop()
+    debugger.step()
+    assert torch._C._len_torch_function_stack() == 0
+    assert list(probe.data()) == [
+        "Functional.triplet_margin_with_distance_loss.0.forward",
+        "Torch.exp.0.forward",
+    ]
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+@pytest.mark.parametrize("where", ["here", "in another thread"])
+def test_stop_inside_compiled_code(probe: Probe, level: str, where: str) -> None:
+    """The next step is recorded as if it had come outside."""
+    debugger = probe.debugger(level)
+    model = nn.Sequential(nn.Linear(6, 6))
+
+    @torch._dynamo.disable
+    def stop() -> None:
+        debugger.stop()
+
+    def work(x: Tensor) -> Tensor:
+        x = torch.sin(x)
+        stop()
+        return torch.cos(x)
+
+    called = torch.compile(work, backend="eager")
+    x = torch.ones(2, 6)
+    debugger.start(model)
+    if where == "here":
+        called(x)
+    else:
+        thread = threading.Thread(target=called, args=(x,))
+        thread.start()
+        thread.join()
+    for _ in range(2):
+        debugger.start(model)
+        F.softmax(F.relu(model(x)), -1)
+        called(x)
+        F.gelu(x)
+        debugger.stop()
+    debugger.step()
+    functional = [name for name in probe.data() if name.startswith("Functional.")]
+    assert functional == [
+        f"Functional.{name}.{count}.forward" for count in (0, 1) for name in ("linear", "relu", "softmax")
+    ]
+    assert torch._C._len_torch_function_stack() == 0
 
 
 @pytest.mark.prove

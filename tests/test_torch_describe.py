@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,12 @@ from msprobe.adapter import Want
 from msprobe.kernels import Statistics, sketch_of
 from msprobe.pytorch import describe
 from msprobe.pytorch.describe import Described, snapshot
+from msprobe.record import Deferred, Leaf
 from torch_fixtures import probe
 
 __all__ = ["probe"]
 
+UNKNOWN = Statistics(None, None, None, None)
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
 FLOAT8 = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -209,7 +212,7 @@ def test_a_quantised_tensor_is_described_by_the_values_it_stands_for() -> None:
 
 
 def test_tensors_without_values() -> None:
-    unknown = Statistics(None, None, None, None)
+    unknown = UNKNOWN
     meta = leaf_of(torch.ones(3, device="meta"), Want(checksum=True, sketch=True))
     assert (meta.stats, meta.checksum, meta.sketch, meta.shape) == (unknown, None, None, (3,))
     with torch._subclasses.FakeTensorMode():
@@ -223,6 +226,28 @@ def test_tensors_without_values() -> None:
     bits = torch.zeros(3, dtype=torch.uint8).view(torch.bits8)
     assert leaf_of(bits, Want(checksum=True)).stats == unknown
     assert [snapshot(tensor) for tensor in (fake, bits, torch.ones(1, device="meta"))] == [None, None, None]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float8_e5m2", "bool"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x,
+        lambda x: x[2:],
+        lambda x: x.t(),
+        lambda x: x[1:, ::2],
+        lambda x: x[3, 3],
+        lambda x: x.conj()[1:],
+    ],
+)
+def test_a_tensor_whose_storage_was_freed_has_no_values(dtype: str, view: Callable[[Tensor], Tensor]) -> None:
+    """As parameters that are sharded between their uses."""
+    whole = some(dtype)
+    tensor = view(whole)
+    whole.untyped_storage().resize_(0)
+    leaf = leaf_of(tensor, Want(checksum=True, sketch=True))
+    assert leaf[1:] == Leaf("", None, f"torch.{dtype}", tuple(tensor.shape), UNKNOWN, False)[1:]
+    assert snapshot(tensor) is None
 
 
 def test_nested_tensors_show_their_values() -> None:
@@ -337,3 +362,72 @@ def test_statistics_made_on_a_device_are_those_made_on_the_host(
 
 def leaf_of_host(tensor: Tensor) -> Statistics:
     return reference(tensor) if tensor.dim() else describe._of_scalar(wide(tensor).item())
+
+
+EXTREME = {
+    "large": torch.full((1000,), 1e25),
+    "largest": torch.full((1000,), torch.finfo(torch.float32).max),
+    "small": torch.full((1000,), -1e-30),
+    "smallest": torch.full((1000,), 1.4e-45),
+    "large and small": torch.tensor([1e30, -1e-30, 3.0]),
+    "zero": torch.zeros(3),
+    "float64": torch.tensor([1e300, -1e300, 1.0], dtype=torch.float64),
+    "float64 small": torch.tensor([1e-200, 2e-200], dtype=torch.float64),
+    "float16": torch.full((1000,), 60000.0, dtype=torch.float16),
+    "nan": torch.tensor([math.nan, 1e30]),
+    "infinite": torch.tensor([-math.inf, 1e30]),
+    "int64": torch.tensor([2**62, -(2**63)]),
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_a_device_neither_overflows_nor_underflows(name: str) -> None:
+    tensor = EXTREME[name]
+    described = Described()
+    deferred = described._defer(tensor)
+    described.settle()
+    assert isinstance(deferred, Deferred) and deferred.statistics is not None
+    norm = math.hypot(*wide(tensor).ravel().tolist())  # does not overflow either
+    found = deferred.statistics._replace(norm=None)
+    assert_statistics(found, reference(tensor)._replace(norm=None))
+    assert deferred.statistics.norm == pytest.approx(norm, rel=1e-5, abs=0, nan_ok=True)
+
+
+def test_whole_numbers_are_not_rounded_by_a_device() -> None:
+    described = Described()
+    deferred = described._defer(torch.tensor([1.0, 2.0, 6.0, 3.0]))
+    described.settle()
+    assert isinstance(deferred, Deferred) and deferred.statistics is not None
+    assert deferred.statistics.mean == 3.0
+
+
+def test_each_device_is_asked_on_its_own() -> None:
+    """One that does not answer takes nothing from the others."""
+    described = Described()
+    first = described._defer(torch.tensor([3.0, 4.0]))
+    described.waiting.append((Deferred(), torch.zeros(7, device="meta"), torch.float32))
+    second = described._defer(torch.tensor([[7]]))
+    with pytest.raises(NotImplementedError, match="no data"):
+        described.settle()
+    assert isinstance(first, Deferred) and isinstance(second, Deferred)
+    assert [first.statistics, second.statistics] == [
+        Statistics(4.0, 3.0, 3.5, 5.0),
+        Statistics(7, 7, 7.0, 7.0),
+    ]
+    assert described.waiting == []
+
+
+def test_no_statistics_are_lost_between_threads() -> None:
+    described = Described()
+    made: list[Any] = []
+
+    def work() -> None:
+        for number in range(400):
+            made.append((described._defer(torch.tensor([number])), number))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        described.settle()
+    described.settle()
+    assert [(deferred.statistics or UNKNOWN).max for deferred, _ in made] == [number for _, number in made]

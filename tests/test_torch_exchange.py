@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from msprobe.pytorch.exchange import Exchange, Exchanges, exchange
+from msprobe.pytorch.exchange import Exchange, Exchanges, Replacement, Shared, exchange, replace, together
 
 
 def make() -> Any:
@@ -87,3 +87,85 @@ def test_they_pause_while_anyone_wants_them_to() -> None:
     undo()
     exchanges.resume()
     assert function(1) == 6
+
+
+def test_a_pause_that_nobody_ends_ends_with_them() -> None:
+    """Who wanted it is inside compiled code when they go off, and is told nothing any more."""
+    function = make()
+    exchanges = Exchanges([Exchange(function, adding(10))])
+    undo = exchanges.on()
+    exchanges.pause()
+    undo()
+    undo = exchanges.on()
+    assert function(1) == 16
+    exchanges.resume()
+    assert function(1) == 16
+    undo()
+    assert function(1) == 6
+
+
+@pytest.mark.parametrize("ends", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_what_several_want_is_there_once_until_the_last(ends: tuple[int, ...]) -> None:
+    function = make()
+    shared = Shared(Exchanges([Exchange(function, adding(10))]).on)
+    undo = [shared.on() for _ in ends]
+    for place in ends:
+        assert function(1) == 16
+        undo[place]()
+    assert (function(1), function.__dict__) == (6, {})
+    shared.on()()
+    assert function(1) == 6
+
+
+def test_what_fails_takes_back_what_came_before_it() -> None:
+    done: list[str] = []
+
+    def install(name: str) -> Any:
+        done.append(name)
+        return lambda: done.append(f"no {name}")
+
+    def fail() -> Any:
+        raise ValueError("cannot")
+
+    with pytest.raises(ValueError, match="cannot"):
+        together(lambda: install("one"), lambda: install("two"), fail, lambda: install("three"))
+    assert done == ["one", "two", "no two", "no one"]
+
+
+class Parent:
+    def work(self) -> str:
+        return "parent"
+
+    @staticmethod
+    def alone() -> str:
+        return "alone"
+
+
+class Child(Parent):
+    pass
+
+
+@pytest.mark.parametrize("holder", [Parent, Child, Child()], ids=["own", "inherited", "of an object"])
+@pytest.mark.parametrize("name", ["work", "alone"])
+def test_a_replaced_attribute_leaves_no_trace(holder: Any, name: str) -> None:
+    before = dict(vars(holder))
+    undo = replace(holder, name, lambda original: lambda *_args: "other")
+    assert getattr(holder, name)() == "other"
+    undo()
+    assert dict(vars(holder)) == before
+
+
+def test_a_replacement_is_made_once_for_an_original() -> None:
+    made: list[Any] = []
+
+    def make_other(original: Any) -> Any:
+        made.append(original)
+        return lambda *_args: f"not {original(None)}"
+
+    one = Replacement(Child, "work", make_other)
+    for _ in range(2):
+        one.on()
+        assert Child().work() == "not parent"
+        one.off()
+        assert Child().work() == "parent"
+    assert made == [Parent.work]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -203,3 +205,35 @@ def test_a_module_that_edits_its_input(probe: Probe, view: bool) -> None:
     assert torch.equal(probe.tensor("Module.0.Editing.backward.0.input.0"), arrived)
     wanted = torch.stack([arrived[0] * 2, arrived[1]])
     assert torch.equal(probe.tensor("Module.0.Editing.backward.0.output.0"), wanted)
+
+
+class Mark:
+    """Something that can be watched."""
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Only what nobody refers to is freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("record", [False, True], ids=["alone", "recorded"])
+def test_a_graph_dies_with_its_last_tensor(probe: Probe, record: bool) -> None:
+    debugger = probe.debugger("L1")
+    if record:
+        debugger.start()
+    a = torch.ones(3, 4, requires_grad=True)
+    y = a.exp()
+    y = y + 0
+    y[:2].mul_(torch.full((2, 4), 2.0))
+    mark = Mark()
+    assert y.grad_fn is not None
+    y.grad_fn.metadata["mark"] = mark  # what lives as long as the node
+    node = weakref.ref(mark)
+    del y, mark
+    assert node() is None
+    debugger.stop()

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.data import DataLoader, Dataset
 
 from nets import NETS, Custom, Gpt, Nested, Shared, gpt_loss, raw, row_loss, seed, train
@@ -359,3 +361,82 @@ def test_numbers_from_numpy_go_through(probe: Probe) -> None:
     wanted = raw(torch.mul(x, np.float32(2)))
     assert raw(record(probe, lambda: torch.mul(x, np.float32(2)))) == wanted
     assert probe.data()["Torch.mul.0.forward"]["input_args"][1] == {"type": "float32", "value": 2.0}
+
+
+# --- modes of the user, which see every operation of torch, but none of ours ---
+
+
+class Watching(TorchDispatchMode):
+    """Notes each operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def strided_loss(x: Tensor) -> Tensor:
+    """Of tensors that cannot be read where they lie: strided, single, complex, changed in part, sparse."""
+    part = torch.sin(x.t()[::2])
+    h = torch.cos(part[:, ::2])
+    h[:1].mul_(2)
+    wave = torch.mul(torch.complex(h, h), torch.tensor(1j)).conj()
+    table = F.embedding(torch.tensor([0, 1]), h, sparse=True)
+    return torch.add(torch.abs(wave).sum(), table.sum()) + torch.einsum("ij,ij,ij->", part, part, part)
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor", "md5"])
+def test_a_dispatch_mode_of_the_user_sees_what_it_saw(probe: Probe, task: str) -> None:
+    def run() -> list[str]:
+        x = torch.arange(24.0).view(4, 6).requires_grad_()
+        with Watching() as watching:
+            strided_loss(x).backward()
+        return watching.seen
+
+    wanted = run()
+    section = {"summary_mode": "md5"} if task == "md5" else {}
+    assert record(probe, run, task="statistics" if task == "md5" else task, section=section) == wanted
+    assert "Torch.sin.0.backward" in probe.data()
+
+
+def saving_clones(_context: Any, func: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    wanted = func is torch.ops.aten.clone.default
+    return CheckpointPolicy.MUST_SAVE if wanted else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def clones(x: Tensor) -> Tensor:
+    return torch.mul(torch.sin(x), x.contiguous()).sum() + torch.cos(x)[::2].contiguous().sum()
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("seen", [False, True], ids=["new", "seen before"])
+def test_selective_checkpoints_compute_what_they_computed(probe: Probe, task: str, seen: bool) -> None:
+    """Each operation is found again by its count: one of ours between them would give a wrong tensor."""
+
+    def run(debugger: Any = None) -> list[bytes | None]:
+        seed()
+        x = torch.randn(6, 6, requires_grad=True)
+        if debugger is not None:
+            debugger.start()
+        part = x.t()[::2, ::2]
+        if seen:
+            torch.neg(part)
+        loss = checkpoint(
+            clones,
+            part,
+            use_reentrant=False,
+            context_fn=lambda: create_selective_checkpoint_contexts(saving_clones),
+        )
+        if debugger is not None:
+            debugger.stop()
+        loss.backward()
+        if debugger is not None:
+            debugger.step()
+        return [raw(loss), raw(x.grad)]
+
+    assert run(probe.debugger("L1", task)) == run()
+    assert probe.troubles() == ""
+    assert {"Torch.sin.0.forward", "Torch.sin.0.backward"} <= set(probe.data())

@@ -309,3 +309,51 @@ def test_what_each_task_holds_of_a_tensor(
         assert torch.equal(probe.tensor("Functional.relu.0.forward.input.0"), x)
         assert torch.equal(probe.tensor("Functional.relu.0.backward.input.0"), torch.ones(2, 2))
         assert {"Functional.relu.0.forward.output.0.pt", "Functional.relu.0.backward.output.0.pt"} <= files
+
+
+def test_a_file_keeps_the_content_of_its_own_record(probe: Probe) -> None:
+    """Backward run twice writes its files anew; what was linked to the first ones must not follow them."""
+    x = torch.tensor([0.5, 1.5], requires_grad=True)
+    first, second = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    debugger = probe.debugger("L1", "tensor")
+    debugger.start()
+    y = torch.sin(x)
+    y.backward(first, retain_graph=True)
+    y.backward(second)
+    torch.neg(first)
+    torch.neg(second)
+    debugger.stop()
+    debugger.step()
+    assert torch.equal(probe.tensor("Torch.sin.0.backward.input.0"), second)
+    assert torch.equal(probe.tensor("Torch.neg.0.forward.input.0"), first)
+    assert torch.equal(probe.tensor("Torch.neg.1.forward.input.0"), second)
+
+
+def test_a_backward_after_one_that_failed_midway(probe: Probe) -> None:
+    class Fails(nn.Module):
+        failing = True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            middle = x.exp()
+            middle.register_hook(self.fail)
+            return middle.sin()
+
+        def fail(self, gradient: torch.Tensor) -> None:
+            if self.failing:
+                raise RuntimeError("midway")
+
+    model = nn.Sequential(Fails())
+    x = torch.tensor([0.5, 1.0], requires_grad=True)
+    debugger = probe.debugger("L0", "tensor")
+    debugger.start(model)
+    y = model(x)
+    with pytest.raises(RuntimeError, match="midway"):
+        y.sum().backward(retain_graph=True)
+    model[0].failing = False
+    y.backward(torch.tensor([2.0, 3.0]))
+    debugger.stop()
+    debugger.step()
+    backward = probe.data()["Module.0.Fails.backward.0"]
+    assert [leaf["Max"] for leaf in backward["input"]] == [3.0]
+    assert x.grad is not None
+    assert torch.equal(probe.tensor("Module.0.Fails.backward.0.output.0"), x.grad)

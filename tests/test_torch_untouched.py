@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed
@@ -20,7 +22,9 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 import torch.utils.data.dataloader
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from msprobe.errors import UsageError
 from nets import NETS, Gpt, gpt_loss, seed
 from torch_fixtures import Probe, probe
 
@@ -30,7 +34,7 @@ HOLDERS: tuple[Any, ...] = (
     torch, F, torch.functional, torch.Tensor, torch._C.TensorBase, torch._tensor, torch._VF, nn.Module,
     torch.linalg, torch.distributed, torch.distributed.Work, torch.distributed.ProcessGroup, torch.autograd,
     torch.utils.checkpoint, torch.utils.checkpoint.CheckpointFunction, torch.optim.Optimizer, torch.ops.aten,
-    torch.utils.data.dataloader._BaseDataLoaderIter,
+    torch.utils.data.dataloader._BaseDataLoaderIter, torch.overrides,
 )  # fmt: skip
 
 
@@ -122,7 +126,7 @@ def test_an_exception_in_the_model_leaves_nothing_behind(probe: Probe, level: st
     assert modes() == 0
     debugger.step()
     assert hooks_of(model) == []  # until then the gradients of the broken pass may still come
-    later = "Functional.linear.1.backward" if level == "L1" else "Module.layer.Linear.backward.1"
+    later = "Functional.linear.3.backward" if level == "L1" else "Module.layer.Linear.backward.1"
     assert later in probe.data()
 
 
@@ -168,6 +172,147 @@ def test_other_threads_are_left_as_they_were(probe: Probe) -> None:
     assert {name for name in probe.data() if name.startswith("Functional.softmax")} == {
         f"Functional.softmax.{count}.{direction}" for count in (0, 1) for direction in ("forward", "backward")
     }
+
+
+def test_a_checkpoint_recomputed_in_another_thread_is_seen(probe: Probe) -> None:
+    """On a device backward runs in a thread of its own, while recording goes on here."""
+    checkpoint(torch.sin, torch.ones(1, requires_grad=True), use_reentrant=False).backward()  # imports more
+    before = torch_as_it_is()
+    debugger = probe.debugger("L1")
+    debugger.start()
+    x = torch.ones(4, requires_grad=True)
+
+    def work() -> None:
+        checkpoint(lambda t: (F.relu(t) * 2).sum(), x, use_reentrant=False).backward()
+
+    in_thread(work)
+    F.relu(x)
+    debugger.stop()
+    assert_same(before, torch_as_it_is())
+    debugger.step()
+    assert x.grad is not None and x.grad.tolist() == [2.0] * 4
+    assert "Functional.relu.0.forward" in probe.data()
+    assert probe.troubles() == ""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_checkpoints_recomputed_in_threads_that_overlap(probe: Probe, level: str, restarted: bool) -> None:
+    """The one that began first ends first, after stop() and perhaps after the next start()."""
+    checkpoint(torch.sin, torch.ones(1, requires_grad=True), use_reentrant=False).backward()  # imports more
+    before = torch_as_it_is()
+    debugger = probe.debugger(level)
+    model = nn.Sequential(nn.Linear(4, 4))
+    inside = {name: threading.Event() for name in ("first", "second")}
+    go_on = {name: threading.Event() for name in inside}
+
+    def part(name: str, x: torch.Tensor) -> torch.Tensor:
+        if is_again[name]:
+            inside[name].set()
+            go_on[name].wait()
+        return torch.sin(F.relu(model(x)) * 2)
+
+    is_again = dict.fromkeys(inside, False)
+    debugger.start(model)
+    losses = {
+        name: checkpoint(part, name, torch.ones(4, requires_grad=True), use_reentrant=False).sum()
+        for name in inside
+    }
+    debugger.stop()
+    is_again = dict.fromkeys(inside, True)
+    threads = {name: threading.Thread(target=loss.backward) for name, loss in losses.items()}
+    for name, thread in threads.items():
+        thread.start()
+        inside[name].wait()
+    if restarted:
+        debugger.start(model)
+    for name, thread in threads.items():
+        go_on[name].set()
+        thread.join()
+    debugger.stop()
+    assert_same(before, torch_as_it_is())
+    debugger.step()
+    assert probe.troubles() == ""
+    again = "Functional.relu" if level == "L1" else "Module.0.Linear"
+    seen = {name: entry for name, entry in probe.data().items() if name.startswith(again)}
+    assert [entry["is_recompute"] for name, entry in seen.items() if "forward" in name] == [True, True]
+
+
+def in_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("where", ["backward", "autograd.grad", "a function", "another thread"])
+def test_stop_may_come_from_anywhere(probe: Probe, where: str) -> None:
+    before = torch_as_it_is()
+    debugger = probe.debugger("L1")
+    x = torch.ones(2, requires_grad=True)
+    debugger.start()
+    y = torch.sin(x)
+    if where == "another thread":
+        in_thread(debugger.stop)
+        F.softmax(y, -1)  # the first function of torch's that can let go of the mode
+    elif where == "a function":
+        F.triplet_margin_with_distance_loss(y, y, y, distance_function=lambda a, b: debugger.stop() or a - b)
+    else:
+        y.register_hook(lambda _gradient: debugger.stop())
+        y.sum().backward() if where == "backward" else torch.autograd.grad(y.sum(), x)
+    assert modes() == 0
+    assert_same(before, torch_as_it_is())
+    debugger.start()
+    F.relu(x)
+    assert modes() == 1
+    debugger.stop()
+    assert modes() == 0
+    assert_same(before, torch_as_it_is())
+    debugger.step()
+    assert "Functional.softmax.0.forward" not in probe.data()
+    assert "Functional.relu.0.forward" in probe.data()
+
+
+class Closing:
+    """A module of functions that can be closed to changes."""
+
+    closed = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.closed:
+            raise TypeError("closed")
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_a_start_that_fails_leaves_torch_as_it_was(probe: Probe, level: str) -> None:
+    before = torch_as_it_is()
+    debugger = probe.debugger(level)
+    mine: Any = Closing()
+    mine.work = functools.partial(torch.add, 1)
+    debugger.register_custom_api(mine, "work", "Mine")
+    mine.__dict__["closed"] = True
+    with pytest.raises(TypeError, match="closed"):
+        debugger.start(nn.Sequential(nn.Linear(1, 1)))
+    assert_same(before, torch_as_it_is())
+    assert modes() == 0
+    mine.__dict__["closed"] = False
+    debugger.start(nn.Sequential(nn.Linear(1, 1)))
+    mine.work(torch.ones(1))
+    debugger.stop()
+    assert_same(before, torch_as_it_is())
+    debugger.step()
+    assert "Mine.work.0.forward" in probe.data()
+
+
+def test_what_cannot_be_replaced_is_not_registered(probe: Probe) -> None:
+    debugger = probe.debugger("L1")
+    with pytest.raises(UsageError, match="'dot' of .*ndarray.* cannot be replaced"):
+        debugger.register_custom_api(np.ndarray, "dot")
+    debugger.start()
+    torch.sin(torch.ones(1))
+    debugger.stop()
+    debugger.step()
+    assert list(probe.data()) == ["Torch.sin.0.forward"]
 
 
 def test_hooks_of_gradients_that_never_come_end_with_the_step(probe: Probe) -> None:

@@ -12,6 +12,7 @@ import torch.distributed
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from msprobe.pytorch import debugger as door
 from msprobe.pytorch.versions import Versions
 from torch_fixtures import Probe, probe
 
@@ -139,3 +140,81 @@ def test_what_got_out_is_asked_anew() -> None:
     assert versions.of(x) is None
     versions.forget()
     assert versions.of(x) is not None
+
+
+@pytest.mark.parametrize("name", ["whole", "view", "transposed view", "last"])
+def test_freed_memory_is_not_looked_at(probe: Probe, name: str) -> None:
+    """Sharded parameters are freed between their uses; the address of a view is then its offset."""
+    whole = torch.ones(4, 5)
+    made = {"whole": whole, "view": whole[2:], "transposed view": whole.t()[1:], "last": whole.view(-1)[19]}
+    tensor = made[name]
+    whole.untyped_storage().resize_(0)
+    assert Versions().of(tensor) is None
+    debugger = probe.debugger("L1")
+    debugger.start()
+    torch.reshape(tensor, tensor.shape)
+    debugger.stop()
+    debugger.step()
+    assert probe.data()["Torch.reshape.0.forward"]["input_args"][0]["Max"] is None
+
+
+OUTSIDE: dict[str, Callable[[np.ndarray], Tensor]] = {
+    "as it is": torch.from_numpy,
+    "permuted": lambda memory: torch.from_numpy(memory).permute(2, 0, 1),
+    "view": lambda memory: torch.from_numpy(memory)[1:],
+    "frombuffer": lambda memory: torch.frombuffer(memory, dtype=torch.float32),
+    "dlpack": torch.from_dlpack,
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_memory_from_outside_is_looked_at_each_time(probe: Probe, name: str) -> None:
+    """A loader fills one buffer again and again, and a single number may be all that differs."""
+    memory = np.ones((64, 64, 3), np.float32)
+    x = OUTSIDE[name](memory)
+    debugger = probe.debugger("L1")
+    debugger.start()
+    torch.sin(x)
+    memory[41, 37, 1] = 7
+    torch.sin(x)
+    debugger.stop()
+    debugger.step()
+    seen = [probe.data()[f"Torch.sin.{count}.forward"]["input_args"][0]["Max"] for count in (0, 1)]
+    assert seen == [1.0, 7.0]
+
+
+@pytest.mark.parametrize("make", [Tensor.t, lambda x: x[:, 1:], lambda x: x[::2], lambda x: x[1:].t()[::3]])
+def test_a_tensor_with_gaps_is_looked_at_to_its_end(make: Callable[[Tensor], Tensor]) -> None:
+    whole = torch.ones(5, 4)
+    alias = whole.data  # counts its own changes
+    x = make(whole)
+    versions = Versions()
+    before = versions.of(x)
+    assert versions.of(x) == before
+    make(alias)[-1, -1] = 5
+    assert versions.of(x) != before
+
+
+REFILLS: dict[str, Callable[[Tensor, Tensor], object]] = {
+    ".data": lambda x, other: setattr(x, "data", other[3:]),
+    "set_": lambda x, other: x.set_(other),
+    "set_ to a storage": lambda x, other: x.set_(other.untyped_storage()),
+}
+
+
+@pytest.mark.parametrize("level", ["L0", "L1"])
+@pytest.mark.parametrize("name", REFILLS)
+def test_a_tensor_that_gets_other_memory_shares_it(probe: Probe, name: str, level: str) -> None:
+    """A flat buffer takes the parameters in; neither the old memory nor the new is theirs alone."""
+    x, other = torch.ones(3), torch.ones(6)
+    old, new = x[:], other[:]
+    debugger = probe.debugger(level)
+    debugger.start(nn.Sequential(nn.Identity()))
+    version_of = door._the.get().adapter.version_of
+    with torch._C.DisableTorchFunction():
+        before = [version_of(tensor) is None for tensor in (x, old, new)]
+    REFILLS[name](x, other)
+    with torch._C.DisableTorchFunction():
+        after = [version_of(tensor) is None for tensor in (x, old, new)]
+    debugger.stop()
+    assert (before, after) == ([False] * 3, [True] * 3)

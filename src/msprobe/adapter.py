@@ -49,7 +49,7 @@ class ModuleWatch(Region, Protocol):
 
 
 class GradientSink(Protocol):
-    """Takes the gradients of one call while backward runs."""
+    """Takes the gradients of one call while backward runs; a function in place of a gradient makes it."""
 
     def of_output(self, index: int, gradient: Any) -> None: ...
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class CallGradients:
-    """Collects one call's gradients; in the file `input` are those of its outputs, `output` of its inputs."""
+    """Collects one call's gradients; in the file `input` are those of its outputs, `output` of its inputs.
+
+    A gradient may be given as a function that makes it. Autograd calls this, so no error may leave it.
+    """
 
     def __init__(self, recorder: Recorder, name: CallName, parent: str | None) -> None:
         self._recorder = recorder
@@ -41,10 +44,12 @@ class CallGradients:
     def _leaf(self, gradient: Any, slot: str) -> Leaf | None:
         if gradient is None:
             return None
-        describe = self._recorder.describe
-        return self._recorder.safely(
-            "record the gradients of", self._text, describe, gradient, self._text, slot
-        )
+        return self._recorder.safely("record the gradients of", self._text, self._describe, gradient, slot)
+
+    def _describe(self, gradient: Any, slot: str) -> Leaf | None:
+        if callable(gradient):
+            gradient = gradient()
+        return None if gradient is None else self._recorder.describe(gradient, self._text, slot)
 
     def _begin(self) -> None:
         if not self._recorder.closed:
@@ -57,15 +62,19 @@ class CallGradients:
         if self._wanted is None:
             return
         if self._wanted and not recorder.closed:
-            fields: dict[str, Any] = {}
-            if recorder.scope.sides.input:
-                fields["input"] = _in_order(self._inputs)
-            if recorder.scope.sides.output:
-                fields["output"] = _in_order(self._outputs)
-            recorder.commit(Record(self._name, fields, None, self._parent, recorder.with_parents))
+            recorder.safely("write the gradients of", self._text, self._write)
         recorder.scope.leave(self._name)
         self._wanted = None
         self._inputs, self._outputs = {}, {}
+
+    def _write(self) -> None:
+        recorder = self._recorder
+        fields: dict[str, Any] = {}
+        if recorder.scope.sides.input:
+            fields["input"] = _in_order(self._inputs)
+        if recorder.scope.sides.output:
+            fields["output"] = _in_order(self._outputs)
+        recorder.commit(Record(self._name, fields, None, self._parent, recorder.with_parents))
 
 
 def _in_order(leaves: dict[int, Leaf | None]) -> list[Leaf | None]:

@@ -36,9 +36,11 @@ class Memo:
 
     def keep(self, tensor: Any, version: Hashable, leaf: Leaf) -> Seen:
         if len(self._seen) > _MANY:
-            self._seen = {key: seen for key, seen in self._seen.items() if seen.reference() is not None}
-        seen = self._seen[id(tensor)] = Seen()
+            everything = list(self._seen.items())  # in one go: other threads add to it meanwhile
+            self._seen = {key: seen for key, seen in everything if seen.reference() is not None}
+        seen = Seen()
         seen.reference, seen.version, seen.leaf, seen.file = weakref.ref(tensor), version, leaf, None
+        self._seen[id(tensor)] = seen  # whole, as other threads may find it at once
         return seen
 
     def drop(self, tensor: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from collections.abc import Callable, Sequence
@@ -14,13 +13,14 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from msprobe.adapter import Around, GradientSink, ModuleWatch, Region, Undo, Want
+from msprobe.errors import UsageError
 from msprobe.pytorch import apis, autograd, describe, modules
 from msprobe.pytorch.checkpoint import watch_checkpoints
 from msprobe.pytorch.compiled import CompiledCode
 from msprobe.pytorch.distributed import Transfers, parts_of_p2p
-from msprobe.pytorch.exchange import exchange
-from msprobe.pytorch.intercept import Interception, replace_places
-from msprobe.pytorch.versions import Versions
+from msprobe.pytorch.exchange import exchange, together
+from msprobe.pytorch.intercept import Interception, just_call, replace_places
+from msprobe.pytorch.versions import SEEN_DOORS, UNSEEN_DOORS, Versions
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import TensorData
 
@@ -53,7 +53,7 @@ class TorchAdapter:
         self._modules = modules.ModuleCalls(self._compiled)
         self._interception: Interception | None = None
         self._custom = _CustomApis()
-        self._doors: Undo = _undoing()  # watched only while no call is intercepted, which shows them too
+        self._doors: Undo = together()  # watched only while no call is intercepted, which shows them too
         self.is_tensor: Callable[[Any], bool] = Tensor.__instancecheck__  # torch.is_tensor, without a detour
         self.describe_other = describe.describe_other
         self.untracked = torch._C.DisableTorchFunction
@@ -103,19 +103,27 @@ class TorchAdapter:
         if self._interception is None or self._interception.apis is not known:
             self._interception = Interception(known, self._versions.escaped, self._compiled)
         mode = self._interception
-        return _undoing(
-            replace_places(known.replaced, around),
-            self._transfers.follow_writes(),
-            self._transfers.follow_works(),
-            watch_checkpoints(region, mode.visible),
-            mode.install(around),
-            self._custom.install(around),
+        return together(
+            lambda: self._versions.watch(UNSEEN_DOORS),
+            lambda: replace_places(known.replaced, around),
+            self._transfers.follow_writes,
+            self._transfers.follow_works,
+            lambda: watch_checkpoints(region, mode.visible),
+            lambda: mode.install(around),
+            lambda: self._custom.install(around),
         )
 
     def watch(self, models: Any, watch: ModuleWatch) -> Undo:
         self._versions.forget()
-        self._doors = _watched_doors(self._versions.escaped)
-        return _undoing(self._transfers.follow_writes(), self._doors, self._modules.watch(models, watch))
+        return together(
+            self._transfers.follow_writes,
+            self._watch_doors,
+            lambda: self._modules.watch(models, watch),
+        )
+
+    def _watch_doors(self) -> Undo:
+        self._doors = self._versions.watch((*SEEN_DOORS, *UNSEEN_DOORS))
+        return self._doors
 
     def rank(self) -> int | None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -134,7 +142,15 @@ class _CustomApis:
 
     def register(self, module: Any, name: str, prefix: str | None) -> None:
         self.forget(module, name)
-        self._places[id(module), name] = apis.replaceable(module, name, prefix)
+        place = apis.replaceable(module, name, prefix)
+        try:
+            _recorded(place, just_call)()
+        except (TypeError, AttributeError) as error:
+            raise UsageError(
+                f"register_custom_api: {name!r} of {module!r} cannot be replaced, and so not recorded "
+                f"({error}); register a function of a Python module or class that calls it."
+            ) from None
+        self._places[id(module), name] = place
         if self._around is not None:
             self._install(id(module), name)
 
@@ -146,15 +162,18 @@ class _CustomApis:
 
     def install(self, around: Around) -> Undo:
         self._around = around
-        for key in self._places:
-            self._install(*key)
+        try:
+            for key in self._places:
+                self._install(*key)
+        except BaseException:
+            self._undo_all()
+            raise
+        return self._undo_all
 
-        def undo_all() -> None:
-            self._around = None
-            while self._undo:
-                self._undo.popitem()[1]()
-
-        return undo_all
+    def _undo_all(self) -> None:
+        self._around = None
+        while self._undo:
+            self._undo.popitem()[1]()
 
     def _install(self, *key: Any) -> None:
         if self._around is not None:
@@ -170,54 +189,3 @@ def _recorded(place: apis.Place, around: Around) -> Undo:
         return replace_places([place], around)
     exchanged = exchange(function, lambda *args, **kwargs: around(api, exchanged.original, args, kwargs))
     return exchanged.undo
-
-
-_DOORS = ("numpy", "data_ptr", "untyped_storage", "storage", "__array__", "__dlpack__", "set_")
-
-
-def _watched_doors(note: Callable[[Any], None]) -> Undo:
-    """Tell which tensors' memory is handed out; what happens to it there torch cannot count."""
-    return _undoing(*(_noticed(name, note) for name in _DOORS), _noticed_data(note))
-
-
-def _noticed(name: str, note: Callable[[Any], None]) -> Undo:
-    original = getattr(Tensor, name)
-
-    @functools.wraps(original)
-    def method(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        note(tensor)
-        return original(tensor, *args, **kwargs)
-
-    return _set(name, method)
-
-
-def _noticed_data(note: Callable[[Any], None]) -> Undo:
-    original: Any = Tensor.data
-
-    def read(tensor: Tensor) -> Any:
-        note(tensor)
-        return original.__get__(tensor)
-
-    def write(tensor: Tensor, value: Tensor) -> None:
-        original.__set__(tensor, value)
-        note(tensor)
-
-    return _set("data", property(read, write))
-
-
-def _set(name: str, value: Any) -> Undo:
-    """Set an attribute of Tensor; undone, it is Tensor's own again, or inherited as before."""
-    held = vars(Tensor).get(name)
-    setattr(Tensor, name, value)
-    return lambda: delattr(Tensor, name) if held is None else setattr(Tensor, name, held)
-
-
-def _undoing(*undo: Undo) -> Undo:
-    """Undo all, the last first."""
-    left = list(undo)
-
-    def undo_all() -> None:
-        while left:
-            left.pop()()
-
-    return undo_all

@@ -10,11 +10,13 @@ gradients of the view are the part of the whole that the view shows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from msprobe.adapter import GradientSink
 
@@ -23,14 +25,22 @@ _ACCUMULATE = 2**64 - 1  # the sequence number of every AccumulateGrad node
 
 _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _set_grad_enabled = torch._C._set_grad_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 class Untracked:
-    """While our own code touches tensors: nobody overrides a torch function, and no graph is built."""
+    """While our own code touches tensors: no mode of the user sees it, and no graph is built.
 
-    __slots__ = ("_builds_graph", "_plain")
+    A dispatch mode may count what it sees (selective checkpointing does), so it must see nothing of ours.
+    Tensor classes with a dispatch of their own keep it.
+    """
+
+    __slots__ = ("_builds_graph", "_modes", "_plain")
 
     def __enter__(self) -> None:
+        self._modes = _disable_current_modes() if _dispatch_modes() else None
+        if self._modes is not None:
+            self._modes.__enter__()
         self._plain = torch._C.DisableTorchFunction()
         self._plain.__enter__()
         self._builds_graph = torch.is_grad_enabled()
@@ -39,6 +49,8 @@ class Untracked:
     def __exit__(self, *_error: object) -> None:
         _set_grad_enabled(self._builds_graph)
         self._plain.__exit__(None, None, None)
+        if self._modes is not None:
+            self._modes.__exit__(None, None, None)
 
 
 class Begun:
@@ -77,26 +89,32 @@ class Begun:
 
 
 class _Window(NamedTuple):
-    """The part of a whole tensor that a view of it shows."""
+    """The part of a whole tensor that a view of it shows; a hook holds it, so it holds no node."""
 
     place: int  # of the view among the inputs
-    node: Any  # what made the whole tensor, after the call
     size: Sequence[int]
     stride: Sequence[int]
     offset: int
     whole_size: Sequence[int]
     whole_stride: Sequence[int]
 
-    def of(self, gradient: Tensor | None) -> Tensor | None:
-        if gradient is None or gradient.layout is not torch.strided:
+    def of(self, gradient: Tensor) -> Tensor | None:
+        if gradient.layout is not torch.strided:
             return None
         with Untracked():
             like_whole = gradient.new_empty_strided(self.whole_size, self.whole_stride).copy_(gradient)
             return like_whole.as_strided(self.size, self.stride, self.offset)
 
 
-def _changed_view(begun: Begun) -> _Window | None:
-    """The view among the inputs that the call changed in place; None when there is none, or more than one."""
+class _Changed(NamedTuple):
+    """A view that a call changed in place."""
+
+    node: Any  # what made the whole tensor, after the call
+    window: _Window
+
+
+def _changed_view(begun: Begun) -> _Changed | None:
+    """The one view among the inputs that the call changed in place; None when there are more."""
     found = None
     for index, view, version, shape in begun.views.values():
         whole = view._base
@@ -108,7 +126,8 @@ def _changed_view(begun: Begun) -> _Window | None:
         if found is not None:
             return None
         offset = int(view.storage_offset() - whole.storage_offset())
-        found = _Window(index, node, view.size(), view.stride(), offset, whole.size(), whole.stride())
+        window = _Window(index, view.size(), view.stride(), offset, whole.size(), whole.stride())
+        found = _Changed(node, window)
     return found
 
 
@@ -127,7 +146,7 @@ _Way = tuple[int, int, "_Window | None"]  # number of a gradient of the node, in
 _Borders = dict[int, _Border]  # by the id of the node, which the border holds and so keeps unique
 
 
-def _outputs(begun: Begun, outputs: Sequence[Tensor], window: _Window | None) -> _Borders:
+def _outputs(begun: Begun, outputs: Sequence[Tensor], changed: _Changed | None) -> _Borders:
     """The nodes that made the outputs of a call."""
     borders: _Borders = {}
     for index, tensor in enumerate(outputs):
@@ -135,9 +154,9 @@ def _outputs(begun: Begun, outputs: Sequence[Tensor], window: _Window | None) ->
         if node is None or not begun.made(node):
             continue
         way: _Way = (tensor.output_nr, index, None)
-        if window is not None and id(tensor) in begun.views:
+        if changed is not None and id(tensor) in begun.views:
             # The view has a node of its own, but whoever goes on with the whole tensor passes it by.
-            node, way = window.node, (0, index, window)
+            node, way = changed.node, (0, index, changed.window)
         border = borders.get(id(node))
         if border is None:
             border = borders[id(node)] = _Border(node)
@@ -190,24 +209,31 @@ def _told_apart(borders: _Borders, index: int, further: list[int]) -> bool:
     return False
 
 
-class Tap:
-    """The hooks of one call; tells its sink each gradient, and when all have come."""
+_Share = tuple["Tensor | None", "_Window | None"]  # a gradient, and the part of it that counts
 
-    __slots__ = ("_came", "_expected", "_fired", "_shares", "_sink")
+
+class Tap:
+    """The hooks of one call; tells its sink each gradient, and when all have come.
+
+    A gradient that takes work on tensors is told as the function that does it, so that the sink can guard it.
+    """
+
+    __slots__ = ("_came", "_expected", "_fired", "_pass", "_shares", "_sink")
 
     def __init__(self, sink: GradientSink) -> None:
         self._sink = sink
         self._expected = 0
         self._fired = 0
+        self._pass = -1  # the number that torch gives to the backward under way
         self._shares: dict[int, int] = {}  # the inputs that several edges lead to, and how many
-        self._came: dict[int, list[Tensor | None]] = {}  # the shares of these so far
+        self._came: dict[int, list[_Share]] = {}  # the shares of these so far
 
     def attach(self, begun: Begun, outputs: Sequence[Tensor]) -> bool:
-        window = _changed_view(begun) if begun.views else None
-        borders = _outputs(begun, outputs, window)
+        changed = _changed_view(begun) if begun.views else None
+        borders = _outputs(begun, outputs, changed)
         if not borders:
             return False
-        uses = _add_inputs(borders, begun, window)
+        uses = _add_inputs(borders, begun, changed and changed.window)
         for index, further in begun.again.items():
             if uses.get(index) == 1 + len(further) and _told_apart(borders, index, further):
                 uses[index] = 1
@@ -223,43 +249,60 @@ class Tap:
         sink = self._sink
 
         def hook(of_inputs: Sequence[Tensor | None], of_outputs: Sequence[Tensor | None]) -> None:
-            if self._fired == 0 and self._expected > 1:
-                torch.autograd.Variable._execution_engine.queue_callback(self._flush)
+            if self._expected > 1:
+                self._follow_pass()
             self._fired += 1
             for number, index, window in outputs:
-                gradient = of_outputs[number]
-                sink.of_output(index, gradient if window is None else window.of(gradient))
+                sink.of_output(index, _told(of_outputs[number], window))
             for place, index, window in inputs:
-                gradient = of_inputs[place] if window is None else window.of(of_inputs[place])
                 if index in self._shares:
-                    self._gather(index, gradient)
+                    self._gather(index, (of_inputs[place], window))
                 else:
-                    sink.of_input(index, gradient)
+                    sink.of_input(index, _told(of_inputs[place], window))
             if self._fired == self._expected:
                 self._flush()
 
         return hook
 
-    def _gather(self, index: int, share: Tensor | None) -> None:
+    def _follow_pass(self) -> None:
+        current = torch._C._current_graph_task_id()
+        if current != self._pass:
+            self._flush()  # what an earlier pass left behind that failed midway
+            self._pass = current
+            torch.autograd.Variable._execution_engine.queue_callback(self._flush)
+
+    def _gather(self, index: int, share: _Share) -> None:
         """One of several shares of an input's gradient: their sum is told when the last has come."""
         shares = self._came.setdefault(index, [])
         shares.append(share)
         if len(shares) == self._shares[index]:
-            self._sink.of_input(index, _sum(self._came.pop(index)))
+            self._sink.of_input(index, functools.partial(_sum, self._came.pop(index)))
 
     def _flush(self) -> None:
         """The end of this call's backward, or of the whole pass where some gradients never come."""
         if self._fired:
             self._fired = 0
             for index, shares in self._came.items():
-                self._sink.of_input(index, _sum(shares))
+                self._sink.of_input(index, functools.partial(_sum, shares))
             self._came.clear()
             self._sink.finish()
 
 
-def _sum(shares: list[Tensor | None]) -> Tensor | None:
-    total = None
+def _told(gradient: Tensor | None, window: _Window | None) -> Any:
+    return gradient if gradient is None or window is None else functools.partial(window.of, gradient)
+
+
+def _sum(shares: list[_Share]) -> Tensor | None:
+    total: Tensor | None = None
     with Untracked():
-        for share in shares:
-            total = share if total is None else total if share is None else torch.add(total, share)
+        for gradient, window in shares:
+            share = gradient if gradient is None or window is None else window.of(gradient)
+            total = share if total is None else total if share is None else _added(total, share)
     return total
+
+
+def _added(total: Tensor, share: Tensor) -> Tensor:
+    """torch adds a sparse tensor to a dense one, but not the other way round."""
+    if total.layout is not torch.strided and share.layout is torch.strided:
+        total, share = share, total
+    return torch.add(total, share)

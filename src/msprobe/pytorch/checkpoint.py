@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,6 +11,7 @@ from typing import Any
 import torch.utils.checkpoint
 
 from msprobe.adapter import Region, Undo
+from msprobe.pytorch.exchange import replace, together
 
 # Classes whose forward(ctx, run_function, ...) keeps run_function for backward, if they are imported already.
 _REENTRANT = (
@@ -59,34 +61,21 @@ class _FirstThenAgain(_Again):
 
 def watch_checkpoints(region: Region, visible: Callable[[], AbstractContextManager[None]]) -> Undo:
     """Follow checkpointed code from here on; code checkpointed meanwhile is followed until its graph dies."""
-    undo: list[Undo] = []
-    for module_name, class_name in _REENTRANT:
-        owner = getattr(sys.modules.get(module_name), class_name, None)
-        if owner is not None:
-            undo.append(_wrap_forward(owner, region, visible))
-    module = torch.utils.checkpoint
-    original = getattr(module, _GENERATOR, None)
-    if original is not None:
 
+    def keeping(original: Callable[..., Any]) -> Any:
+        def forward(ctx: Any, run_function: Callable[..., Any], *args: Any) -> Any:
+            return original(ctx, _FirstThenAgain(run_function, region, visible), *args)
+
+        return staticmethod(forward)
+
+    def beginning(original: Callable[..., Any]) -> Callable[..., Any]:
         def generator(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return original(_Again(fn, region, visible), *args, **kwargs)
 
-        setattr(module, _GENERATOR, generator)
-        undo.append(lambda: setattr(module, _GENERATOR, original))
+        return generator
 
-    def undo_all() -> None:
-        while undo:
-            undo.pop()()
-
-    return undo_all
-
-
-def _wrap_forward(owner: Any, region: Region, visible: Callable[[], AbstractContextManager[None]]) -> Undo:
-    original = vars(owner)["forward"]
-    function = original.__func__
-
-    def forward(ctx: Any, run_function: Callable[..., Any], *args: Any) -> Any:
-        return function(ctx, _FirstThenAgain(run_function, region, visible), *args)
-
-    owner.forward = staticmethod(forward)
-    return lambda: setattr(owner, "forward", original)
+    kinds = [getattr(sys.modules.get(module), name, None) for module, name in _REENTRANT]
+    changes = [(kind, "forward", keeping) for kind in kinds if kind is not None]
+    if hasattr(torch.utils.checkpoint, _GENERATOR):
+        changes.append((torch.utils.checkpoint, _GENERATOR, beginning))
+    return together(*(functools.partial(replace, *change) for change in changes))

@@ -11,13 +11,14 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from msprobe.adapter import Undo
 from msprobe.log import logger
-from msprobe.pytorch.exchange import Exchange, Exchanges
+from msprobe.pytorch.exchange import Exchange, Exchanges, Shared, replace
 
 _FRAMES = "torch._dynamo.eval_frame"
 # torch calls the first of these that it has on the way into compiled code and on the way out.
@@ -29,16 +30,18 @@ _RUNTIME = "torch._functorch._aot_autograd.utils"
 _RUN = "call_func_at_runtime_with_args"  # torch calls compiled backward code with it
 
 
+@dataclass(frozen=True, eq=False)
+class _Follower:
+    away: Callable[[], None]
+    back: Callable[[], None]
+
+
 class _Thread(threading.local):
     """Where this thread is."""
 
     def __init__(self) -> None:
         self.away: object = None  # in compiled code: what led in, and only that leads out
-
-
-class _Follower(NamedTuple):
-    away: Callable[[], None]
-    back: Callable[[], None]
+        self.told: list[_Follower] = []
 
 
 class CompiledCode:
@@ -49,35 +52,44 @@ class CompiledCode:
         self._thread = _Thread()
         self._compiles = Exchanges([Exchange(torch.compile, self._after_compiling)])  # type: ignore[arg-type]
         self._runs: Exchanges | None = None
+        self._watching = Shared(self._begin)
         self._undo: dict[str, Undo] = {}
 
     def follow(self, away: Callable[[], None], back: Callable[[], None]) -> Undo:
         """Who comes first steps back last, and is back first."""
         follower = _Follower(away, back)
         self._followers.append(follower)
-        if len(self._followers) == 1:
-            self._undo["torch"] = self._compiles.on()
-            self._watch()
+        watched = self._watching.on()
 
         def undo() -> None:
             self._followers.remove(follower)
-            if not self._followers:
-                self._stop()
+            watched()
 
         return undo
+
+    def _begin(self) -> Undo:
+        self._undo["torch"] = self._compiles.on()
+        self._watch()
+        return self._stop
 
     def _stop(self) -> None:
         for undo in reversed(list(self._undo.values())):
             undo()
         self._undo.clear()
+        self._thread = _Thread()  # how threads come out that are away now is seen no more
 
-    def _away(self) -> None:
-        for follower in reversed(self._followers):
+    def _go_away(self, led_by: object) -> None:
+        thread = self._thread
+        thread.away, thread.told = led_by, list(self._followers)
+        for follower in reversed(thread.told):
             follower.away()
 
-    def _back(self) -> None:
-        for follower in self._followers:
-            follower.back()
+    def _come_back(self) -> None:
+        thread = self._thread
+        thread.away, told, thread.told = None, thread.told, []
+        for follower in told:
+            if follower in self._followers:
+                follower.back()
 
     def _after_compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile(*args: Any, **kwargs: Any) -> Any:
@@ -91,7 +103,7 @@ class CompiledCode:
         frames: Any = sys.modules.get(_FRAMES)
         name = next((name for name in _SWITCHES if hasattr(frames, name)), None)
         if name is not None and _FRAMES not in self._undo:
-            self._undo[_FRAMES] = self._watch_switch(frames, name)
+            self._undo[_FRAMES] = replace(frames, name, self._switching)
         handler: Any = getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
         if handler is not None and _CALLBACKS not in self._undo:
             self._undo[_CALLBACKS] = self._watch_compiler(handler)
@@ -100,35 +112,27 @@ class CompiledCode:
             self._runs = self._runs or Exchanges([Exchange(getattr(runtime, _RUN), self._aside)])
             self._undo[_RUNTIME] = self._runs.on()
 
-    def _watch_switch(self, frames: Any, name: str) -> Undo:
-        original = getattr(frames, name)
-
+    def _switching(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def switch(callback: Any) -> Any:
-            thread = self._thread
-            if callback is not None and thread.away is None:
-                thread.away = _caller()
-                self._away()
+            if callback is not None and self._thread.away is None:
+                self._go_away(_caller())
                 _tell()
             before = original(callback)
             # Compiled code switches the compiler off for itself too; that does not lead out.
-            if callback is None and thread.away is not None and thread.away == _caller():
-                thread.away = None
-                self._back()
+            if callback is None and self._thread.away == _caller():
+                self._come_back()
             return before
 
-        setattr(frames, name, switch)
-        return lambda: setattr(frames, name, original)
+        return switch
 
     def _watch_compiler(self, handler: Any) -> Undo:
         def begin(_args: Any = None) -> None:
             if self._thread.away is None:
-                self._thread.away = handler
-                self._away()
+                self._go_away(handler)
 
         def end(_args: Any = None) -> None:
             if self._thread.away is handler:
-                self._thread.away = None
-                self._back()
+                self._come_back()
 
         handler.register_start_callback(begin)
         handler.register_end_callback(end)
@@ -144,13 +148,12 @@ class CompiledCode:
         def run(*args: Any, **kwargs: Any) -> Any:
             if self._thread.away is not None:
                 return original(*args, **kwargs)
-            self._thread.away = run
-            self._away()
+            self._go_away(run)
             try:
                 return original(*args, **kwargs)
             finally:
-                self._thread.away = None
-                self._back()
+                if self._thread.away is run:
+                    self._come_back()
 
         return run
 

@@ -6,6 +6,7 @@ import ctypes
 import math
 import zlib
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from msprobe import kernels
 from msprobe.adapter import Want
 from msprobe.kernels import Statistics
 from msprobe.pytorch.autograd import Untracked
+from msprobe.pytorch.versions import _NEAR, _PLAIN
 from msprobe.record import Deferred, Leaf
 from msprobe.store.tensor_file import TensorData
 
@@ -46,7 +48,6 @@ _WIDER = {
     if hasattr(torch, name)
 }
 _DTYPES = {value: str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)}
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
 _TENSOR = "torch.Tensor"
 _UNKNOWN = Statistics(None, None, None, None)
 _MOST_DENSE = 1 << 28  # bytes; a sparse tensor that would take more has statistics only
@@ -68,7 +69,7 @@ class Described:
             try:
                 if tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg():
                     address, shape = _data_ptr(tensor), tuple(tensor.shape)
-                    if address and shape:
+                    if shape and (address > _NEAR or _has_memory(tensor)):
                         stats = kernels.statistics(address, tensor.numel(), kind)
                         checksum = kernels.checksum(_memory(tensor)) if want.checksum else None
                         sketch = _sketch(tensor) if want.sketch else None
@@ -102,13 +103,16 @@ class Described:
         return deferred
 
     def settle(self) -> None:
-        """One transfer for all that waits."""
-        waiting = list(self.waiting)
-        self.waiting.clear()
-        if waiting:
-            rows = torch.stack([row for _, row, _ in waiting]).cpu().tolist()
-            for (deferred, _, dtype), row in zip(waiting, rows, strict=True):
-                deferred.statistics = _from_device(dtype, row)
+        """One transfer from each device for all that waits there."""
+        count = len(self.waiting)  # other threads may add to it meanwhile
+        waiting = self.waiting[:count]
+        del self.waiting[:count]
+        with Untracked():
+            for device in dict.fromkeys(row.device for _, row, _ in waiting):
+                here = [entry for entry in waiting if entry[1].device == device]
+                numbers = iter(torch.cat([row for _, row, _ in here]).cpu().tolist())
+                for deferred, row, dtype in here:
+                    deferred.statistics = _from_device(dtype, list(islice(numbers, row.numel())))
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -123,7 +127,17 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _content(tensor: Tensor) -> tuple[Tensor | None, str, dict[str, Any] | None]:
     """The tensor in memory whose values stand for this one (None when it has none), and how it is called."""
-    return (tensor, _TENSOR, None) if _is_plain(tensor) else _rare_content(tensor, type(tensor))
+    if _is_plain(tensor):
+        return (tensor if _has_memory(tensor) else None), _TENSOR, None
+    return _rare_content(tensor, type(tensor))
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Not so once its storage was freed (`resize_(0)`, as between uses of sharded parameters).
+
+    Then its address is its offset in bytes, which is not 0 for a view.
+    """
+    return not tensor.numel() or _data_ptr(tensor) > tensor.storage_offset() * tensor.element_size()
 
 
 def _rare_content(tensor: Any, kind: Any) -> tuple[Tensor | None, str, dict[str, Any] | None]:
@@ -136,9 +150,11 @@ def _rare_content(tensor: Any, kind: Any) -> tuple[Tensor | None, str, dict[str,
     if kind.__name__ in ("FakeTensor", "AsyncCollectiveTensor"):
         return None, f"{kind.__module__}.{kind.__qualname__}", None
     if tensor.is_nested:
-        return tensor.values(), _TENSOR, None
+        return _content(tensor.values())[0], _TENSOR, None
     if tensor.is_meta or _is_wrapped(tensor) or kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
         return None, _TENSOR, None  # a class with a dispatch of its own keeps its values where it likes
+    if tensor.layout is torch.strided and not _has_memory(tensor):
+        return None, _TENSOR, None
     if tensor.is_quantized:
         return tensor.dequantize(), _TENSOR, None
     if tensor.dtype not in _KINDS and tensor.dtype not in _WIDER:
@@ -216,33 +232,43 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _on_device(tensor: Tensor) -> Tensor:
-    """max, min, mean, norm and the counts of NaN and Inf, as eight numbers that stay on the device.
-
-    A whole number goes in two halves, because one float64 does not hold 64 bits.
-    """
+    """The statistics as numbers that stay on the device, for _from_device()."""
     tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
     values = tensor.to(_WIDER[tensor.dtype]) if tensor.dtype in _WIDER else tensor
     values = values.abs() if values.is_complex() else values
-    smallest, largest = torch.aminmax(values)
-    low_parts = [torch.zeros_like(largest)] * 2
     if not values.is_floating_point():
-        ends = [end.long() for end in (largest, smallest)]
-        largest, smallest = (end >> 32 for end in ends)
-        low_parts = [end & 0xFFFFFFFF for end in ends]
-        values = values.double()
-    elif values.dtype is not torch.float64:
-        values = values.float()
-    norm = values if values.dim() == 0 else torch.linalg.vector_norm(values)
-    counts = [values.isnan().sum(), values.isinf().sum()]
-    parts = [largest, smallest, *low_parts, values.mean(), norm, *counts]
-    return torch.stack([part.to(torch.float64) for part in parts])
+        return _whole_on_device(values)
+    values = values if values.dtype is torch.float64 else values.float()
+    smallest, largest = torch.aminmax(values)
+    limits = torch.finfo(values.dtype)
+    # A power of two, so that dividing by it rounds nothing, and squares and sums stay within the dtype.
+    scale = torch.maximum(largest.abs(), smallest.abs()).clamp(limits.tiny, limits.max / 4)
+    scale = scale.log2().floor().exp2()
+    scaled = values / scale
+    parts = torch.stack([largest, smallest, scaled.mean(), _norm(scaled), scale])
+    counts = torch.stack([values.isnan().sum(), values.isinf().sum()])
+    return torch.cat([parts.double(), counts.double()])
 
 
-def _from_device(dtype: torch.dtype, row: list[float]) -> Statistics:
-    largest, smallest, low_largest, low_smallest, mean, norm, nan, inf = row
+def _whole_on_device(values: Tensor) -> Tensor:
+    """Each end goes in two halves, because one float64 does not hold 64 bits."""
+    smallest, largest = (end.long() for end in torch.aminmax(values))
+    halves = [largest >> 32, smallest >> 32, largest & 0xFFFFFFFF, smallest & 0xFFFFFFFF]
+    values = values.double()
+    return torch.cat([torch.stack(halves).double(), torch.stack([values.mean(), _norm(values)])])
+
+
+def _norm(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values) if values.dim() else values
+
+
+def _from_device(dtype: torch.dtype, numbers: list[float]) -> Statistics:
     if dtype in _WIDER or dtype.is_floating_point:
-        return Statistics(largest, smallest, mean, norm, int(nan), int(inf))
-    ends = (int(largest) << 32) + int(low_largest), (int(smallest) << 32) + int(low_smallest)
+        largest, smallest, mean, norm, scale, nan, inf = numbers
+        return Statistics(largest, smallest, mean * scale, norm * scale, int(nan), int(inf))
+    *halves, mean, norm = numbers
+    high_largest, high_smallest, low_largest, low_smallest = map(int, halves)
+    ends = (high_largest << 32) + low_largest, (high_smallest << 32) + low_smallest
     if dtype is torch.bool:
         return Statistics(bool(ends[0]), bool(ends[1]), None, None)
     return Statistics(*ends, mean, norm)

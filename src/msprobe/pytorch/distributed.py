@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import torch
 from msprobe.adapter import Undo
 from msprobe.log import logger
 from msprobe.pytorch.describe import group_id
+from msprobe.pytorch.exchange import replace, together
 
 # Methods of a process group that write into tensors they are given; torch does not count that as a change.
 _WRITES = re.compile(
@@ -43,7 +45,7 @@ class Transfers:
         """Notice wait(); what was not waited for by the time of undo is called back then."""
         if not torch.distributed.is_available():
             return lambda: None
-        restore = _replace(torch.distributed.Work, "wait", self._noticing_wait)
+        restore = replace(torch.distributed.Work, "wait", self._noticing_wait)
         process = os.getpid()
 
         def undo() -> None:
@@ -58,16 +60,8 @@ class Transfers:
         if not torch.distributed.is_available():
             return lambda: None
         group = torch.distributed.ProcessGroup
-        undo = [
-            _replace(group, name, self._noticing_writes)
-            for name in [name for name in vars(group) if _WRITES.fullmatch(name)]
-        ]
-
-        def undo_all() -> None:
-            while undo:
-                undo.pop()()
-
-        return undo_all
+        names = [name for name in vars(group) if _WRITES.fullmatch(name)]
+        return together(*(functools.partial(replace, group, name, self._noticing_writes) for name in names))
 
     def _noticing_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -129,13 +123,6 @@ def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
         elif isinstance(value, torch.Tensor):
             found.append(value)
     return found
-
-
-def _replace(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Undo:
-    """Replace a method of a class written in C++, which holds another object than reading it gives."""
-    held = vars(owner)[name]
-    setattr(owner, name, around(getattr(owner, name)))
-    return lambda: setattr(owner, name, held)
 
 
 def parts_of_p2p(operation: Any) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Lets a Python function run other code while it stays the same object, for everyone who holds it.
+"""How torch is changed for a while: each change is undone, the last first, also when a later one fails.
 
-Replacing an attribute would miss `from torch.nn.functional import relu` and break `act is F.relu`.
+A Python function runs other code while it stays the same object, for everyone who holds it: replacing an
+attribute would miss `from torch.nn.functional import relu` and break `act is F.relu`. What is written in C
+has to be replaced where it stands.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -15,6 +18,71 @@ from msprobe.adapter import Undo
 
 _ACTIVE = "_msprobe_exchanges"  # on a function: its exchanges that are on, the last one runs
 _WRAPPED = "__wrapped__"  # inspect, and so torch.jit, reads source and signature through this
+_ABSENT = object()
+_CHANGING = threading.RLock()  # one for all, because several exchanges may change one function
+_Make = Callable[[Any], Any]  # of what stands somewhere, what shall stand there
+
+
+def together(*installs: Callable[[], Undo]) -> Undo:
+    """Install all, or none when one of them fails."""
+    with ExitStack() as installed:
+        for install in installs:
+            installed.callback(install())
+        return installed.pop_all().close
+
+
+def replace(holder: Any, name: str, make: _Make) -> Undo:
+    """Replace an attribute; undone, the holder is as before, whether it owned or inherited it."""
+    before = getattr(holder, name)
+    own = vars(holder).get(name, _ABSENT) if hasattr(holder, "__dict__") else before
+    setattr(holder, name, make(before))
+    return lambda: delattr(holder, name) if own is _ABSENT else setattr(holder, name, own)
+
+
+class Shared:
+    """What several threads may want installed at a time: done for the first, undone by the last."""
+
+    def __init__(self, *installs: Callable[[], Undo]) -> None:
+        self._installs = installs
+        self._lock = threading.Lock()
+        self._wanted = 0
+        self._undo: Undo | None = None
+
+    def on(self) -> Undo:
+        with self._lock:
+            self._undo = self._undo or together(*self._installs)
+            self._wanted += 1
+        return self._off
+
+    def _off(self) -> None:
+        with self._lock:
+            self._wanted -= 1
+            if not self._wanted and self._undo is not None:
+                self._undo()
+                self._undo = None
+
+
+class Replacement:
+    """An attribute and another value for it, made anew only when another original stands there."""
+
+    __slots__ = ("_make", "_original", "_undo", "_value", "_where")
+
+    def __init__(self, holder: Any, name: str, make: _Make) -> None:
+        self._where = holder, name
+        self._make = make
+        self._original = self._value = _ABSENT
+        self._undo: Undo
+
+    def on(self) -> None:
+        self._undo = replace(*self._where, self._made)
+
+    def off(self) -> None:
+        self._undo()
+
+    def _made(self, original: Any) -> Any:
+        if original is not self._original:
+            self._original, self._value = original, self._make(original)
+        return self._value
 
 
 class Exchange:
@@ -25,9 +93,7 @@ class Exchange:
 
     __slots__ = ("_during", "_function", "original")
 
-    def __init__(
-        self, function: FunctionType, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
+    def __init__(self, function: FunctionType, make: _Make) -> None:
         """`make(original)` gives the stand-in."""
         self.original = FunctionType(
             function.__code__,
@@ -70,36 +136,37 @@ class Exchange:
 class Exchanges:
     """Exchanges that go on and off together, and pause while any thread wants them to."""
 
-    def __init__(self, exchanges: Iterable[Exchange]) -> None:
+    def __init__(self, exchanges: Iterable[Exchange | Replacement]) -> None:
         self._exchanges = list(exchanges)
-        self._lock = threading.Lock()
         self._pauses = 0
         self._active = False
 
     def on(self) -> Undo:
-        with self._lock:
+        with _CHANGING:
             self._active = True
             if not self._pauses:
                 self._apply()
         return self._off
 
     def _off(self) -> None:
-        with self._lock:
+        """Nobody is waited for any more who wanted a pause: he may be told nothing from now on."""
+        with _CHANGING:
             if not self._pauses:
                 self._withdraw()
             self._active = False
+            self._pauses = 0
 
     def pause(self) -> None:
-        with self._lock:
+        with _CHANGING:
             self._pauses += 1
             if self._active and self._pauses == 1:
                 self._withdraw()
 
     def resume(self) -> None:
-        with self._lock:
-            self._pauses -= 1
-            if self._active and self._pauses == 0:
+        with _CHANGING:
+            if self._pauses == 1 and self._active:
                 self._apply()
+            self._pauses = max(self._pauses - 1, 0)
 
     def _apply(self) -> None:
         for exchange in self._exchanges:

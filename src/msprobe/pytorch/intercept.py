@@ -1,10 +1,10 @@
 """Sees every call of a listed torch function once, in every thread that trains, and leaves no trace.
 
-No function of torch is replaced, so that `act is F.gelu` holds and `from torch import matmul` is seen
-whenever it was bound. Functions written in C are seen by a torch-function mode. Functions written in Python
-run other code for a while (see exchange): the mode would see them too, but no longer how their arguments were
-passed. Only operators, which the mode cannot tell from methods (`x + 1` reaches it as `add`), are replaced in
-their class.
+Functions written in C are seen by a torch-function mode, so that `from torch import matmul` is seen whenever
+it was bound. Functions written in Python run other code for a while (see exchange) and stay the objects they
+are: the mode would see them too, but no longer how their arguments were passed. Replaced where they stand are
+only operators, which the mode cannot tell from methods (`x + 1` reaches it as `add`), and the few functions
+that no mode sees.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from torch.utils._device import DeviceContext
 from msprobe.adapter import Api, Around, Undo
 from msprobe.pytorch.apis import Apis, Place
 from msprobe.pytorch.compiled import CompiledCode
-from msprobe.pytorch.exchange import Exchange, Exchanges
+from msprobe.pytorch.exchange import Exchange, Exchanges, Replacement, Shared, exchange, replace, together
+from msprobe.pytorch.versions import SEEN_DOORS
 
-# They hand out the memory of a tensor, or give it another.
-_ESCAPES = frozenset(
-    getattr(torch.Tensor, name)
-    for name in ("numpy", "data_ptr", "untyped_storage", "storage", "__array__", "__dlpack__", "set_")
-) | {torch.Tensor.data.__get__, torch.Tensor.data.__set__}  # type: ignore[attr-defined]
+_data: Any = torch.Tensor.data
+_doors = (getattr(torch.Tensor, name) for name in SEEN_DOORS if name != "data")
+_ESCAPES = frozenset({*_doors, _data.__get__, _data.__set__})
 # They change the tensors of their lists, and torch does not count that.
 _UNCOUNTED = frozenset(
     getattr(torch, name)
@@ -46,6 +45,7 @@ _size = torch._C._len_torch_function_stack
 _at = torch._C._get_function_stack_at
 _all_disabled = getattr(torch._C, "_is_torch_function_all_disabled", lambda: False)
 _is_tracing = torch._C._is_tracing  # by torch.jit.trace, which would trace our work too
+_is_overridden = torch.overrides.has_torch_function
 
 
 class _Thread(threading.local):
@@ -53,7 +53,8 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.entered = False
-        self.suspended = False  # they were, and it is inside compiled code
+        self.suspended = False  # inside compiled code: the mode was on its stack
+        self.opened = 0  # functions it runs that torch took the mode off for, and will put it back
 
 
 class Interception(TorchFunctionMode):
@@ -63,14 +64,20 @@ class Interception(TorchFunctionMode):
         super().__init__()
         self.apis = apis
         self._table = dict(apis.overridable)
-        self._around: Around = _just_call
+        self._around: Around = just_call
         self._escaped = escaped
         self._thread = _Thread()
         self._functions = Exchanges(
-            Exchange(function, functools.partial(self._seen, api)) for function, api in apis.exchanged.items()
+            [
+                *(Exchange(function, self._seeing(api)) for function, api in apis.exchanged.items()),
+                *(Replacement(torch.Tensor, name, self._seeing(api)) for name, api in apis.operators.items()),
+                Replacement(torch.overrides, "has_torch_function", lambda _: _is_overridden_by_others),
+            ]
         )
+        torch.jit._builtins._register_builtin(_is_overridden_by_others, "aten::has_torch_function")
         self._modules = Exchanges([Exchange(torch.nn.Module.__call__, self._follow)])  # type: ignore[arg-type]
-        self._compiled = compiled
+        self._sight = Shared(self._functions.on, lambda: compiled.follow(self._step_back, self._return))
+        self._shedding: Undo = _nothing
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -95,7 +102,8 @@ class Interception(TorchFunctionMode):
     def _note(self, func: Any, args: Any) -> None:
         """Some tensors may change from here on without torch counting it."""
         if func in _ESCAPES:
-            self._escaped(args[0])
+            for tensor in args[:2]:  # with `x.data = y` both share the memory of y, and others that of x
+                self._escaped(tensor)
         else:
             for tensors in args:
                 for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
@@ -104,9 +112,11 @@ class Interception(TorchFunctionMode):
     def _open(self, function: types.FunctionType, types_: Any, args: Any, kwargs: Any) -> Any:
         """Run one of torch's Python functions so that the calls inside it are seen, and not it again."""
         _push(self)
+        self._thread.opened += 1
         try:
             return _redispatch(function, types_, args, kwargs)
         finally:
+            self._thread.opened -= 1
             _remove(self)
 
     # --- being on the stacks of threads ---
@@ -114,16 +124,14 @@ class Interception(TorchFunctionMode):
     def install(self, around: Around) -> Undo:
         """See the calls of this thread, and of every other one while it runs a module."""
         self._around = around
-        undo = [self._modules.on(), self._see_this_thread()]
-        return lambda: _run(undo)
+        self._shedding()
+        ended = functools.partial(self._shed, threading.get_ident())
+        return together(self._modules.on, self._see_this_thread, lambda: ended)
 
     @contextmanager
     def visible(self) -> Iterator[None]:
-        """Sees the calls of this thread for a while, if it does not already."""
-        if self._thread.entered:
-            yield
-            return
-        undo = self._see_this_thread()
+        """Sees the calls of this thread for a while, whether it is installed or no longer."""
+        undo = self._sight.on() if self._thread.entered else self._see_this_thread()
         try:
             yield
         finally:
@@ -131,18 +139,41 @@ class Interception(TorchFunctionMode):
 
     def _see_this_thread(self) -> Undo:
         self._enter()
-        undo = [self._leave, self._functions.on(), self._replace_operators()]
-        undo.append(self._compiled.follow(self._step_back, self._return))
-        return lambda: _run(undo)
+        return together(lambda: self._leave, self._sight.on)
 
     def _enter(self) -> None:
         """Below the modes of the user: each of these takes off the topmost as its own."""
+        _remove(self)
         self._thread.entered = True
         _insert(self, 1 if _size() and isinstance(_at(0), DeviceContext) else 0)  # torch wants this lowest
 
     def _leave(self) -> None:
         self._thread.entered = False
         _remove(self)
+
+    def _shed(self, owner: int) -> None:
+        """Have torch put the mode back no more: it has taken it off just now, or another thread has it on."""
+        thread = self._thread
+        here = threading.get_ident() == owner
+        if here and not thread.opened and (not thread.entered or _position(self) is not None):
+            return
+
+        def push(mode: TorchFunctionMode) -> None:
+            if mode is not self or threading.get_ident() != owner:
+                exchanged.original(mode)
+            elif not thread.opened:
+                thread.entered = False
+                self._shedding()
+
+        def undo() -> None:
+            self._shedding = _nothing
+            exchanged.undo()
+
+        exchanged = exchange(torch.overrides._push_mode, push)  # type: ignore[arg-type]
+        self._shedding = undo
+
+    def _seeing(self, api: Api) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        return functools.partial(self._seen, api)
 
     def _seen(self, api: Api, original: Callable[..., Any]) -> Callable[..., Any]:
         """What a function of Python does instead of its own work, while it is seen."""
@@ -154,7 +185,10 @@ class Interception(TorchFunctionMode):
             try:
                 return original(*args, **kwargs)
             finally:
-                _insert(self, position)
+                if thread.entered:
+                    _insert(self, position)
+                elif not thread.opened:
+                    self._shedding()
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if thread.entered and _reaches(self):
@@ -164,18 +198,12 @@ class Interception(TorchFunctionMode):
         functools.update_wrapper(call, original)
         return call
 
-    def _replace_operators(self) -> Undo:
-        undo = []
-        for name, api in self.apis.operators.items():
-            undo.append(replace(torch.Tensor, name, self._seen(api, getattr(torch.Tensor, name))))
-        return lambda: _run(undo)
-
     def _follow(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A mode belongs to one thread; another one gets it while it runs a module."""
         thread = self._thread
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if thread.entered or thread.suspended:
+            if thread.entered:
                 return original(*args, **kwargs)
             self._enter()
             try:
@@ -188,9 +216,9 @@ class Interception(TorchFunctionMode):
     def _step_back(self) -> None:
         self._modules.pause()
         self._functions.pause()
-        if self._thread.entered:
+        self._thread.suspended = _position(self) is not None
+        if self._thread.suspended:
             self._leave()
-            self._thread.suspended = True
 
     def _return(self) -> None:
         if self._thread.suspended:
@@ -198,6 +226,18 @@ class Interception(TorchFunctionMode):
             self._enter()
         self._functions.resume()
         self._modules.resume()
+
+
+def _is_overridden_by_others(arguments: Any) -> bool:
+    """As without us: attention asks this, and takes another way, with other rounding, if so."""
+    ours = next((mode for mode in map(_at, range(_size())) if isinstance(mode, Interception)), None)
+    if ours is None:
+        return _is_overridden(arguments)
+    position = _remove(ours)
+    try:
+        return _is_overridden(arguments)
+    finally:
+        _insert(ours, position)
 
 
 class _Opened(dict[str, Any]):
@@ -233,7 +273,11 @@ def _never(*_args: Any) -> bool:
 _redispatch = getattr(torch.overrides, "redispatch_function", _doing_its_work)
 
 
-def _just_call(api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _nothing() -> None:
+    """There is nothing to undo."""
+
+
+def just_call(api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return function(*args, **kwargs)
 
 
@@ -276,38 +320,16 @@ def _insert(mode: TorchFunctionMode, position: int) -> None:
         _push(other)
 
 
-def replace(holder: Any, name: str, value: Any) -> Undo:
-    """Set an attribute; undone, the holder is as before, whether it owned the attribute or inherited it."""
-    own = vars(holder).get(name, _ABSENT) if hasattr(holder, "__dict__") else _ABSENT
-    before = getattr(holder, name)
-    setattr(holder, name, value)
-
-    def undo() -> None:
-        if own is _ABSENT and isinstance(holder, type):
-            delattr(holder, name)
-        else:
-            setattr(holder, name, before if own is _ABSENT else own)
-
-    return undo
-
-
-_ABSENT = object()
-
-
-def _run(undo: list[Undo]) -> None:
-    while undo:
-        undo.pop()()
-
-
 def replace_places(places: list[Place], around: Around) -> Undo:
-    """Replace functions of the user's own where they stand."""
-    undo: list[Undo] = []
-    for holder, name, api in places:
-        undo.append(replace(holder, name, _recorded(getattr(holder, name), api, around)))
-    return lambda: _run(undo)
+    """Replace functions where they stand."""
+    return together(*(functools.partial(_replace_place, place, around) for place in places))
 
 
-def _recorded(function: Callable[..., Any], api: Api, around: Around) -> Callable[..., Any]:
+def _replace_place(place: Place, around: Around) -> Undo:
+    return replace(place.holder, place.attribute, functools.partial(_recorded, place.api, around))
+
+
+def _recorded(api: Api, around: Around, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         return around(api, function, args, kwargs)

@@ -173,7 +173,7 @@ def _copies(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _gradient(path: str) -> Tensor:
-    array, dtype = tensor_file.read(path)
+    array, dtype, _ = tensor_file.read(path)
     kind: torch.dtype = getattr(torch, dtype)
     if not array.size:
         return torch.empty(array.shape, dtype=kind)

@@ -17,7 +17,7 @@ from msprobe.log import logger
 from msprobe.name import module_owner
 from msprobe.pytorch.checkpoint import watch_checkpoints
 from msprobe.pytorch.compiled import CompiledCode
-from msprobe.pytorch.exchange import Exchange, Exchanges
+from msprobe.pytorch.exchange import Exchange, Exchanges, Shared, together
 
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # by torch.jit.trace
 _SKIPPED_CLASSES = ("FullyShardedDataParallel",)
@@ -52,7 +52,7 @@ def _kind(model: Any) -> str:
 def watched_modules(model: Any) -> Iterator[Watched]:
     """The children of each model, named by their paths; the models themselves are not recorded."""
     for index, root in models_of(model):
-        hidden: tuple[str, ...] = ("_orig_mod.",) if _is_compiled(root) else ()
+        hidden: tuple[str, ...] = ()
         for path, module in root.named_modules():
             if hidden and path.startswith(hidden):
                 continue
@@ -72,11 +72,10 @@ class ModuleCalls:
     """Sees the calls of modules in nn.Module.__call__: compiled code would notice hooks on modules."""
 
     def __init__(self, compiled: CompiledCode) -> None:
-        self._compiled = compiled
-        self._calls = Exchanges([Exchange(nn.Module.__call__, self._seen)])  # type: ignore[arg-type]
+        calls = Exchanges([Exchange(nn.Module.__call__, self._seen)])  # type: ignore[arg-type]
+        self._sight = Shared(calls.on, lambda: compiled.follow(calls.pause, calls.resume))
         self._owners: dict[int, tuple[weakref.ref[nn.Module], list[str]]] = {}  # by the id of the module
         self._watch: ModuleWatch | None = None
-        self._installed = False
 
     def watch(self, model: Any, watch: ModuleWatch) -> Undo:
         """Tell `watch` of the children of a model, or of several, as they run."""
@@ -88,32 +87,12 @@ class ModuleCalls:
         compiled = [owner for owner, module in modules if _is_compiled(module)]
         if compiled or any(_is_compiled(root) for _, root in models_of(model)):
             _tell_compiled(", ".join(compiled) or "the model itself")
-        undo = [self._see(), watch_checkpoints(watch, self._visible)]
-        self._installed = True
-
-        def undo_all() -> None:
-            self._installed = False
-            while undo:
-                undo.pop()()
-
-        return undo_all
-
-    def _see(self) -> Undo:
-        undo = [self._calls.on(), self._compiled.follow(self._calls.pause, self._calls.resume)]
-
-        def undo_all() -> None:
-            while undo:
-                undo.pop()()
-
-        return undo_all
+        return together(self._sight.on, lambda: watch_checkpoints(watch, self._visible))
 
     @contextmanager
     def _visible(self) -> Iterator[None]:
         """Sees modules for a while, also when it is installed no longer."""
-        if self._installed:
-            yield
-            return
-        undo = self._see()
+        undo = self._sight.on()
         try:
             yield
         finally:

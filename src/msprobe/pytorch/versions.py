@@ -2,23 +2,32 @@
 
 torch counts changes in place, but not all: fused optimizers, batch norm, collectives and whoever holds the
 memory (`.data`, numpy) change a tensor without a count. So a version also says where the memory lies and, on
-the host, what a glance at it shows; what is known to have got out is asked anew each time.
+the host, what a glance at it shows; what is known to have got out, or to have come from outside, is asked
+anew each time.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable
+import functools
+from collections.abc import Hashable, Iterable
+from operator import mul
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from msprobe.adapter import Undo
 from msprobe.kernels import glance
+from msprobe.pytorch.exchange import replace, together
 
+# They hand out the memory of a tensor, or give it another; of these a torch-function mode is told, ...
+SEEN_DOORS = ("data", "numpy", "data_ptr", "untyped_storage", "storage", "__array__", "__dlpack__")
+UNSEEN_DOORS = ("set_",)  # ... and of these it is not
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
 _untyped_storage = Tensor.untyped_storage  # as they are while nobody watches who asks for the memory
 _data_ptr = Tensor.data_ptr
+_NEAR = 1 << 40  # an address below may be the offset into a storage that was freed
 _all_disabled = getattr(torch._C, "_is_torch_function_all_disabled", lambda: False)
 
 
@@ -36,11 +45,16 @@ class Versions:
             address, version = _data_ptr(tensor), tensor._version
         except RuntimeError:  # it has no memory of its own, or is an inference tensor, which has no versions
             return None
-        if not address or (self._escaped and _untyped_storage(tensor).data_ptr() in self._escaped):
+        if address < _NEAR and address <= tensor.storage_offset() * tensor.element_size():
+            return None
+        if self._escaped and _untyped_storage(tensor).data_ptr() in self._escaped:
             return None
         if tensor.is_cpu:
-            size = tensor.nbytes if tensor.is_contiguous() else tensor.element_size()
-            return version, tensor.requires_grad, address, glance(address, size)
+            differentiated = tensor.requires_grad
+            if not differentiated and not _untyped_storage(tensor).resizable():
+                return None  # from_numpy, for one: whoever gave the memory may write there at any time
+            size = tensor.nbytes if tensor.is_contiguous() else _span(tensor)
+            return version, differentiated, address, glance(address, size)
         if tensor.is_leaf and not tensor.requires_grad:
             return None  # a statistic of batch norm, for one
         return version, tensor.requires_grad, address
@@ -52,5 +66,29 @@ class Versions:
         with torch._C.DisableTorchFunction(), contextlib.suppress(RuntimeError):
             self._escaped.add(_untyped_storage(tensor).data_ptr())
 
+    def watch(self, doors: Iterable[str]) -> Undo:
+        """Notice whose memory these attributes of Tensor hand out."""
+        return together(*(functools.partial(replace, Tensor, name, self._noticing) for name in doors))
+
+    def _noticing(self, original: Any) -> Any:
+        if not callable(original):
+            return property(self._noticing(original.__get__), self._noticing(original.__set__))
+
+        @functools.wraps(original)
+        def door(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.escaped(tensor)
+            result = original(tensor, *args, **kwargs)
+            self.escaped(tensor)  # it may have got other memory
+            return result
+
+        return door
+
     def forget(self) -> None:
         self._escaped.clear()
+
+
+def _span(tensor: Tensor) -> int:
+    """How many bytes lie from the first element to the last."""
+    strides = tensor.stride()
+    last: int = sum(map(mul, tensor.shape, strides)) - sum(strides)
+    return (last + 1) * tensor.element_size()

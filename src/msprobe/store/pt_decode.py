@@ -78,8 +78,8 @@ class _Tensor(NamedTuple):
     negated: bool
 
 
-def decode_pt(content: Content, *, verify: bool) -> tuple[Array, str]:
-    """The numbers, a read-only view into `content` unless they are deflated there, and their dtype."""
+def decode_pt(content: Content, *, verify: bool) -> tuple[Array, str, int]:
+    """The numbers, a read-only view into `content` unless they are deflated there, their dtype and CRC."""
     root, entries = _directory(content)
     tensor = _described(_small(content, entries, f"{root}/data.pkl"))
     item = DTYPES[tensor.dtype].numpy
@@ -90,7 +90,9 @@ def decode_pt(content: Content, *, verify: bool) -> tuple[Array, str]:
     _check_bounds(tensor, span.size // item.itemsize)
     if f"{root}/byteorder" in entries and _small(content, entries, f"{root}/byteorder") == b"big":
         item = item.newbyteorder(">")
-    return _view(span, tensor, item), tensor.dtype
+    array = _view(span, tensor, item)
+    is_whole = array.size * item.itemsize == span.size and array.flags.c_contiguous
+    return array, tensor.dtype, span.crc if is_whole else 0
 
 
 def _small(content: Content, entries: dict[str, _Entry], name: str) -> bytes:

@@ -40,6 +40,7 @@ class StoredTensor(NamedTuple):
 
     array: Array
     dtype: str
+    crc: int = 0  # of the numbers, as the file tells it; 0: it does not
 
 
 def read(path: str | os.PathLike[str], *, verify: bool = True) -> StoredTensor:
