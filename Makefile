@@ -21,9 +21,9 @@ TORCHED   := .venv/.torch-$(TORCH)-$(PLACE)
 READY     := .venv/.ready-$(PLACE)
 INCUMBENT := $(INCUMBENTS:%=.venv-%/.ready-$(PLACE))
 
-BUILT_FROM := pyproject.toml $(wildcard setup.py) $(wildcard src/msprobe/*.c)
+BUILT_FROM := pyproject.toml $(wildcard setup.py) $(wildcard src/msprobe/*.[ch])
 TESTED     := pyproject.toml $(wildcard README.md examples/*.py) $(shell find src tests tools \
-                -path tests/golden -prune -o -regex '.*\.\(py\|c\|json\|yaml\|tsv\)' -print)
+                -path tests/golden -prune -o -regex '.*\.\(py\|c\|h\|json\|yaml\|tsv\)' -print)
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test lint format spec prove bench envs-incumbent clean

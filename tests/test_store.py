@@ -75,7 +75,7 @@ LEAVES: list[tuple[str, Leaf | None, str]] = [
         TENSOR._replace(checksum="0badf00d", data_name='a"b.pt'),
         tensor_text(f'{GRAD},"md5":"0badf00d","data_name":"a\\"b.pt"'),
     ),
-    ("sketch", TENSOR._replace(sketch=b"\x00\xff\x10"), tensor_text(f'{GRAD},"sketch":"AP8Q"')),
+    ("sketch", TENSOR._replace(sketch=b"\x00\xff\x10"), tensor_text(f'{GRAD},"sketch":"cs64:AP8Q"')),
     (
         "further facts",
         TENSOR._replace(extra={"placements": [{"Shard": {"dim": 0}}]}),

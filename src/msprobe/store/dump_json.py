@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import functools
 import json
 import math
@@ -38,7 +39,7 @@ def encode_leaf(leaf: Leaf) -> str:
     if leaf.checksum is not None:
         text += f',"md5":"{leaf.checksum}"'
     if leaf.sketch is not None:
-        text += f',"sketch":"{base64.b64encode(leaf.sketch).decode("ascii")}"'
+        text += f',"sketch":"{_SKETCH}{base64.b64encode(leaf.sketch).decode("ascii")}"'
     if leaf.data_name is not None:
         text += f',"data_name":{quote(leaf.data_name)}'
     if leaf.extra:
@@ -169,15 +170,16 @@ def _decode_shape(shape: Any, where: str) -> tuple[int, ...]:
 
 
 _INTEGERS = frozenset({int})
+_SKETCH = "cs64:"  # the method; and release 8.3.3 refuses a dump with a text that begins with "+"
 
 
 def _decode_sketch(text: Any, where: str) -> bytes | None:
     if text is None:
         return None
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, TypeError, ValueError):
-        raise _damaged(where, "sketch", text) from None
+    if isinstance(text, str) and text.startswith(_SKETCH):
+        with contextlib.suppress(binascii.Error, ValueError):
+            return base64.b64decode(text.removeprefix(_SKETCH), validate=True)
+    raise _damaged(where, "sketch", text)
 
 
 def _damaged(where: str, key: str, value: Any) -> RecordingError:
