@@ -1,33 +1,14 @@
-/* One pass over raw memory at the speed of the memory: statistics and sketch of one tensor; a glance at it; and
- * its packing.
+/* One pass over raw memory at the speed of the memory: statistics and sketch of one tensor; a glance at it;
+ * its packing; and the door to Python, also of _pair.c.
  *
  * Every sum runs in independent lanes, in an order that this source fixes. So the loops vectorise without
  * fast-math, and each instruction set gives the same bits (with -ffp-contract=off).
  * msprobe/kernels.py holds the same definitions in numpy; docs/format.md defines the sketch. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
-#if !defined(__GNUC__) || !defined(__SIZEOF_INT128__)
-#error "This optional extension needs GCC or clang on a 64-bit machine; without it msprobe uses numpy."
-#endif
-
-/* target_clones needs ifunc, which of the x86 systems only glibc offers. */
-#ifdef __has_attribute
-#if __has_attribute(target_clones) && defined(__x86_64__) && defined(__GLIBC__)
-#define KERNEL __attribute__((target_clones("avx2", "default"))) static
-#endif
-#endif
-#ifndef KERNEL
-#define KERNEL static
-#endif
-#define INLINE static inline __attribute__((always_inline))
+#include "_widen.h"
 
 enum { LANES = 16, CHUNK = 2048, BLOCK = 64 };
 static const size_t GIL_BYTES = 1 << 16; /* below this, releasing the GIL costs more than it gives */
@@ -62,67 +43,6 @@ typedef int Environment;
 INLINE Environment environment_default(void) { return 0; }
 INLINE void environment_restore(Environment before) { (void)before; }
 #endif
-
-/* ---- one element as a number ---- */
-
-#define REINTERPRET(NAME, FROM, TO)                                                                          \
-    INLINE TO NAME(FROM from)                                                                                \
-    {                                                                                                        \
-        TO to;                                                                                               \
-        memcpy(&to, &from, sizeof to);                                                                       \
-        return to;                                                                                           \
-    }
-REINTERPRET(float_of, uint32_t, float)
-REINTERPRET(double_of, uint64_t, double)
-REINTERPRET(bits_of_float, float, uint32_t)
-REINTERPRET(bits_of_double, double, uint64_t)
-
-INLINE float wide_f4(float x) { return x; }
-INLINE double wide_f8(double x) { return x; }
-INLINE float wide_bf2(uint16_t x) { return float_of((uint32_t)x << 16); }
-
-#if defined(__aarch64__)
-KERNEL void widen_f2_portable(const __fp16 *x, size_t count, float *wide)
-{
-    for (size_t i = 0; i < count; i++) wide[i] = x[i];
-}
-#else
-/* Masks by shift, because choices do not vectorise here; and no subnormal single on the way, because some
- * processors are slow on it. */
-INLINE float wide_f2(uint16_t x)
-{
-    uint32_t magnitude = (uint32_t)(x & 0x7FFF) << 13, sign = (uint32_t)(x & 0x8000) << 16;
-    uint32_t small = (uint32_t)((int32_t)(magnitude - 0x00800000u) >> 31);
-    uint32_t not_finite = (uint32_t)((int32_t)(0x0F7FFFFFu - magnitude) >> 31);
-    uint32_t normal = magnitude + 0x38000000u + (not_finite & 0x38000000u);
-    uint32_t subnormal = bits_of_float(float_of(magnitude + 0x38800000u) - 0x1p-14f);
-    return float_of((subnormal & small) | (normal & ~small) | sign);
-}
-KERNEL void widen_f2_portable(const uint16_t *x, size_t count, float *wide)
-{
-    for (size_t i = 0; i < count; i++) wide[i] = wide_f2(x[i]);
-}
-#endif
-
-#if defined(__x86_64__)
-__attribute__((target("avx2,f16c"))) static size_t widen_f2_f16c(const uint16_t *x, size_t count, float *wide)
-{
-    size_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        _mm256_storeu_ps(wide + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
-    return i;
-}
-#endif
-
-static void widen_f2(const uint16_t *x, size_t count, float *wide)
-{
-    size_t done = 0;
-#if defined(__x86_64__)
-    /* Each processor with AVX2 has F16C; older compilers cannot ask for F16C itself. */
-    if (__builtin_cpu_supports("avx2")) done = widen_f2_f16c(x, count, wide);
-#endif
-    widen_f2_portable((const void *)(x + done), count - done, wide + done);
-}
 
 /* ---- statistics ---- */
 
@@ -484,17 +404,17 @@ static void pack_runs(Packed *p, const unsigned char *data, size_t size)
 
 typedef struct {
     const char *name;
-    size_t size;
     char group; /* how max and min are given: 'f'loat, 'i'nteger, 'u'nsigned, 'b'ool */
+    const Widening *widening;
     void (*statistics)(const void *, size_t, Result *);
     void (*sketch)(const void *, size_t, SketchSums);
 } Kind;
 
-#define KIND(NAME, SIZE, GROUP) {#NAME, SIZE, GROUP, statistics_##NAME, sketch_##NAME}
+#define KIND(NAME, GROUP) {#NAME, GROUP, &widening_##NAME, statistics_##NAME, sketch_##NAME}
 static const Kind KINDS[] = {
-    KIND(f4, 4, 'f'), KIND(bf2, 2, 'f'), KIND(f2, 2, 'f'), KIND(f8, 8, 'f'), KIND(i8, 8, 'i'),
-    KIND(i4, 4, 'i'), KIND(i2, 2, 'i'),  KIND(i1, 1, 'i'), KIND(u1, 1, 'u'), KIND(b1, 1, 'b'),
-    KIND(u2, 2, 'u'), KIND(u4, 4, 'u'),  KIND(u8, 8, 'u'), {NULL, 0, 0, NULL, NULL},
+    KIND(f4, 'f'), KIND(bf2, 'f'), KIND(f2, 'f'), KIND(f8, 'f'), KIND(i8, 'i'),
+    KIND(i4, 'i'), KIND(i2, 'i'),  KIND(i1, 'i'), KIND(u1, 'u'), KIND(b1, 'b'),
+    KIND(u2, 'u'), KIND(u4, 'u'),  KIND(u8, 'u'), {NULL, 0, NULL, NULL, NULL},
 };
 
 typedef struct { const void *address; size_t count; const Kind *kind; } Memory;
@@ -519,7 +439,7 @@ static int memory_of(PyObject *const *arguments, Memory *memory)
 /* Calls RUN with plain IEEE arithmetic, and lets other threads run meanwhile when it takes long. */
 #define RUN_KERNEL(MEMORY, RUN)                                                                              \
     do {                                                                                                     \
-        int long_run = (MEMORY).count >= GIL_BYTES / (MEMORY).kind->size;                                    \
+        int long_run = (MEMORY).count >= GIL_BYTES / (MEMORY).kind->widening->size;                          \
         PyThreadState *thread = long_run ? PyEval_SaveThread() : NULL;                                       \
         Environment before = environment_default();                                                          \
         RUN;                                                                                                 \
@@ -547,22 +467,48 @@ static PyObject *refuse(const char *reason)
     return NULL;
 }
 
+static int is_tuple_type(PyObject *type)
+{
+    return PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type);
+}
+
+/* An instance of a type of tuple; takes the values over. */
+static PyObject *made_of(PyObject *type, PyObject *values)
+{
+    if (values == NULL) return NULL;
+    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    PyObject *made = make((PyTypeObject *)type, values, NULL);
+    Py_DECREF(values);
+    return made;
+}
+
 static PyObject *statistics(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
     Memory memory;
     Result result = {0};
-    PyTypeObject *type = given == 4 && PyType_Check(arguments[0]) ? (PyTypeObject *)arguments[0] : NULL;
-    if (type == NULL || !PyType_IsSubtype(type, &PyTuple_Type))
+    if (given != 4 || !is_tuple_type(arguments[0]))
         return refuse("statistics takes a type of tuple, an address, a count and a kind.");
     if (!memory_of(arguments + 1, &memory)) return NULL;
     if (memory.count > 0) RUN_KERNEL(memory, memory.kind->statistics(memory.address, memory.count, &result));
-    PyObject *values = values_of(memory.count > 0 ? memory.kind->group : 0, &result);
-    if (values == NULL) return NULL;
-    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
-    PyObject *made = make(type, values, NULL);
-    Py_DECREF(values);
-    return made;
+    return made_of(arguments[0], values_of(memory.count > 0 ? memory.kind->group : 0, &result));
+}
+
+static PyObject *pair(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    Memory target, golden;
+    PairSums s = {0};
+    if (given != 6 || !is_tuple_type(arguments[0]))
+        return refuse("pair takes a type of tuple, an address and a kind, both again, and a count.");
+    PyObject *const of_target[] = {arguments[1], arguments[5], arguments[2]};
+    PyObject *const of_golden[] = {arguments[3], arguments[5], arguments[4]};
+    if (!memory_of(of_target, &target) || !memory_of(of_golden, &golden)) return NULL;
+    RUN_KERNEL(target, pair_sums(target.address, target.kind->widening, golden.address, golden.kind->widening,
+                                 target.count, &s));
+    return made_of(arguments[0], Py_BuildValue("((ddddddKKKKK))", s.dot, s.target_squares, s.golden_squares,
+                                               s.difference_squares, s.max_abs, s.max_relative, s.thousandth,
+                                               s.five_thousandths, s.unequal, s.mismatched, s.opposite));
 }
 
 static PyObject *sketch(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
@@ -620,6 +566,8 @@ static PyObject *pack(PyObject *module, PyObject *const *arguments, Py_ssize_t g
 
 static PyMethodDef METHODS[] = {
     {"statistics", (PyCFunction)(void (*)(void))statistics, METH_FASTCALL, "(type, address, count, kind)"},
+    {"pair", (PyCFunction)(void (*)(void))pair, METH_FASTCALL,
+     "(type, target, target_kind, golden, golden_kind, count)"},
     {"sketch", (PyCFunction)(void (*)(void))sketch, METH_FASTCALL, "(address, count, kind)"},
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, "(address, size, most)"},
     {"glance", (PyCFunction)(void (*)(void))glance, METH_FASTCALL, "(address, size)"},

@@ -1,4 +1,4 @@
-"""The numbers of one tensor in short: statistics, checksum and sketch, each in one pass over its memory."""
+"""Tensors in a few numbers, in one pass over memory: statistics, checksum, sketch of one; sums over two."""
 
 import ctypes
 import math
@@ -57,6 +57,26 @@ class Statistics(NamedTuple):
     inf: int = 0
 
 
+class PairSums(NamedTuple):
+    """Two tensors, element by element as float64, in the numbers that every metric is made of.
+
+    An element that is NaN or infinite on either side is 0 on both, but in the last three counts.
+    """
+
+    # Where float64 values or their products leave its range: inf; dot then also NaN.
+    dot: float = 0.0
+    target_squares: float = 0.0
+    golden_squares: float = 0.0
+    difference_squares: float = 0.0
+    max_abs: float = 0.0  # of target - golden
+    max_relative: float = 0.0  # of (target - golden) / golden; where golden is 0, 2**-52 is added to both
+    thousandth: int = 0  # elements whose relative error is below 0.001
+    five_thousandths: int = 0
+    unequal: int = 0  # NaN equals NaN; of two tensors of one integer kind this is exact also above 2**53
+    mismatched: int = 0  # NaN on one side only, or infinite on one side only
+    opposite: int = 0  # infinite on both sides, of different sign
+
+
 def statistics(address: int, count: int, kind: str) -> Statistics:
     """The statistics of the `count` elements in a row at `address`; the caller keeps this memory alive."""
     if _native is None:
@@ -88,6 +108,13 @@ def sketch_of(array: _Array) -> bytes:
         plain = np.ascontiguousarray(plain).view(plain.real.dtype)
     memory, kind = _memory(plain, "C")
     return sketch(_address(memory), memory.size, kind)
+
+
+def pair(target: int, target_kind: str, golden: int, golden_kind: str, count: int) -> PairSums:
+    """Two runs of `count` elements at these addresses, of whatever alignment; the caller keeps them alive."""
+    if _native is None:
+        return _pair_numpy(target, target_kind, golden, golden_kind, count)
+    return _native.pair(PairSums, target, target_kind, golden, golden_kind, count)
 
 
 def checksum(data: "Buffer") -> str:
@@ -222,6 +249,53 @@ def _integer_statistics(values: _Array) -> Statistics:
         wide = part.astype(np.float64)
         squares += float(np.dot(wide, wide))
     return Statistics(int(values.max()), int(values.min()), total / values.size, math.sqrt(squares))
+
+
+# ---- two tensors; every step and sum in the order of the compiled kernel, which makes the bits equal ----
+
+_PAIR_LANES = 4
+_PAIR_PART = 1024  # elements whose sums are added before they join the total
+
+
+def _pair_numpy(target: int, target_kind: str, golden: int, golden_kind: str, count: int) -> PairSums:
+    ours, theirs = _array_at(target, count, target_kind), _array_at(golden, count, golden_kind)
+    exact = target_kind == golden_kind and target_kind in ("i8", "u8")
+    found = PairSums()
+    with np.errstate(all="ignore"):
+        for t, g in zip(_parts(ours), _parts(theirs), strict=True):
+            found = _add_pair(found, _doubles(t, target_kind), _doubles(g, golden_kind))
+    return found._replace(unequal=int(np.count_nonzero(ours != theirs))) if exact else found
+
+
+def _add_pair(found: PairSums, t: _Doubles, g: _Doubles) -> PairSums:
+    mismatched = (np.isnan(t) != np.isnan(g)) | (np.isinf(t) != np.isinf(g))
+    opposite = np.isinf(t) & np.isinf(g) & (t != g)
+    finite = np.isfinite(t) & np.isfinite(g)
+    t, g = np.where(finite, t, 0.0), np.where(finite, g, 0.0)
+    difference, more = t - g, np.where(g == 0, np.finfo(np.float64).eps, 0.0)
+    relative = np.abs(((t + more) - (g + more)) / (g + more))
+    return PairSums(
+        _add_products(found.dot, t, g),
+        _add_products(found.target_squares, t, t),
+        _add_products(found.golden_squares, g, g),
+        _add_products(found.difference_squares, difference, difference),
+        max(found.max_abs, float(np.abs(difference).max())),
+        max(found.max_relative, float(relative.max())),
+        found.thousandth + int(np.count_nonzero(relative < 0.001)),
+        found.five_thousandths + int(np.count_nonzero(relative < 0.005)),
+        found.unequal + int(np.count_nonzero((t != g) | mismatched | opposite)),
+        found.mismatched + int(np.count_nonzero(mismatched)),
+        found.opposite + int(np.count_nonzero(opposite)),
+    )
+
+
+def _add_products(total: float, x: _Doubles, y: _Doubles) -> float:
+    products = np.zeros(-(-x.size // _PAIR_PART) * _PAIR_PART)
+    np.multiply(x, y, out=products[: x.size])
+    lanes = np.add.reduce(products.reshape(-1, _PAIR_PART // _PAIR_LANES, _PAIR_LANES), axis=1)
+    for part in (lanes[:, 0] + lanes[:, 2]) + (lanes[:, 1] + lanes[:, 3]):
+        total += float(part)
+    return total
 
 
 # ---- sketch; docs/format.md defines it ----

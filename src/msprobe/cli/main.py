@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from msprobe import __version__
-from msprobe.cli import recover, show
+from msprobe.cli import compare, recover, show
 from msprobe.errors import MsprobeError
 
 # A command is a module with SUMMARY, add_arguments(parser) and run(arguments) -> exit code. What is heavy it
 # imports inside run(), so that --help and --version answer at once.
-COMMANDS = {"show": show, "recover": recover}
+COMMANDS = {"compare": compare, "show": show, "recover": recover}
 FRAMEWORKS = ("pytorch", "mindspore")
 
 FAILED = 2
@@ -23,6 +23,7 @@ _TRACEBACK = "MSPROBE_DEBUG"
 
 _DESCRIPTION = "Look at what msprobe recorded while a model was trained."
 _EXAMPLES = """examples:
+  msprobe compare TARGET GOLDEN     where two recordings part
   msprobe show ./recording          what was recorded, and where
   msprobe recover ./recording       after a crash or a kill: finish the recording with every finished call
   msprobe COMMAND --help            more about one command

@@ -1,0 +1,209 @@
+"""How far two leaves are apart; every metric says what NaN, infinities, nothing and all zeros give."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msprobe import kernels
+from msprobe.kernels import PairSums, Statistics
+from msprobe.record import Leaf
+from msprobe.store.tensor_file import StoredTensor, as_float
+
+UNSUPPORTED = "unsupported"  # this metric has no answer for this pair
+NOTHING = "N/A"
+NOT_A_NUMBER = "Nan"
+
+_EPS = float(np.finfo(np.float64).eps)
+_DIGITS = 12
+_KINDS = {
+    "float16": "f2", "bfloat16": "bf2", "float32": "f4", "float64": "f8", "bool": "b1",
+    "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
+    "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8",
+}  # fmt: skip
+
+Number = float | str  # a text says why there is no number
+
+
+class TensorErrors(NamedTuple):
+    """What the contents of two tensors say about each other."""
+
+    cosine: Number
+    euclidean: Number
+    max_abs: Number
+    max_relative: Number
+    one_thousandth: Number  # share of the elements with a relative error below 0.001
+    five_thousandths: Number
+    message: str = ""
+    sums: PairSums | None = None
+
+
+class StatisticsErrors(NamedTuple):
+    """Differences of max, min, mean and norm, and their relative errors as the texts of the table."""
+
+    differences: tuple[Number, ...]
+    relative: tuple[str, ...]
+
+    @property
+    def max_relative(self) -> float | None:
+        """The relative error of the maximum, as a number."""
+        text = self.relative[0]
+        return float(text[:-1]) / 100 if text.endswith("%") else None
+
+
+class Checksums(NamedTuple):
+    target: str
+    golden: str
+
+    @property
+    def agree(self) -> bool:
+        return self.target == self.golden
+
+
+class SketchErrors(NamedTuple):
+    """Estimates from two sketches, each known to about `sd` of itself."""
+
+    relative: float  # |target - golden| / |golden|
+    cosine: float
+    sd: float
+
+
+def no_errors(reason: str, metric: Number = UNSUPPORTED) -> TensorErrors:
+    return TensorErrors(metric, metric, metric, metric, metric, metric, reason)
+
+
+_EMPTY = "This is empty data, can not compare."
+_ZERO_DIM = (
+    "This is type of 0-d tensor, can not calculate 'Cosine', 'EucDist', 'One Thousandth Err Ratio' and "
+    "'Five Thousandths Err Ratio'. "
+)
+_UNLIKE = "The position of inf or nan in NPU and bench Tensor do not match."
+_ALL_ZERO = "Cannot compare by Cosine Similarity, All the data is Zero in {} dump data."
+
+EQUAL = TensorErrors(1.0, 0.0, 0.0, 0.0, 1.0, 1.0)  # two files of one content
+
+
+def measure_tensors(target: StoredTensor, golden: StoredTensor) -> TensorErrors:
+    """The metrics of two tensors of one shape, in one pass over both."""
+    count = target.array.size
+    if count == 0:
+        return no_errors(_EMPTY)
+    ours, our_kind = _memory(target)
+    theirs, their_kind = _memory(golden)
+    sums = kernels.pair(_address(ours), our_kind, _address(theirs), their_kind, ours.size)
+    return errors_of(sums, target.array.shape)
+
+
+def errors_of(sums: PairSums, shape: tuple[int, ...]) -> TensorErrors:
+    if sums.mismatched:
+        return no_errors(_UNLIKE, NOTHING)._replace(sums=sums)
+    max_abs, max_relative = round(sums.max_abs, _DIGITS), round(sums.max_relative, _DIGITS)
+    if not shape:
+        return TensorErrors(
+            UNSUPPORTED, UNSUPPORTED, max_abs, max_relative, UNSUPPORTED, UNSUPPORTED, _ZERO_DIM, sums
+        )
+    count = math.prod(shape)
+    cosine, message = _cosine(sums) if count > 1 else (UNSUPPORTED, "")
+    return TensorErrors(
+        cosine,
+        math.sqrt(sums.difference_squares),
+        max_abs,
+        max_relative,
+        round(sums.thousandth / count, _DIGITS),
+        round(sums.five_thousandths / count, _DIGITS),
+        message,
+        sums,
+    )
+
+
+def _cosine(sums: PairSums) -> tuple[Number, str]:
+    ours, theirs = math.sqrt(sums.target_squares), math.sqrt(sums.golden_squares)
+    if ours <= _EPS and theirs <= _EPS:
+        return 1.0, ""
+    if ours <= _EPS or theirs <= _EPS:
+        return NOT_A_NUMBER, _ALL_ZERO.format("npu" if ours <= _EPS else "Bench")
+    cosine = sums.dot / (ours * theirs)
+    return (round(cosine, 6) if cosine > 0.9999 else round(cosine, _DIGITS)), ""
+
+
+def _memory(tensor: StoredTensor) -> tuple[Any, str]:
+    """The elements in order, and their kind; complex numbers as pairs, rare dtypes widened."""
+    array, dtype = tensor.array, tensor.dtype
+    if dtype not in _KINDS:
+        array = as_float(array, dtype)
+        if array.dtype.kind == "c":
+            array = np.ascontiguousarray(array).view(array.real.dtype)
+        dtype = array.dtype.name
+    return np.ascontiguousarray(array), _KINDS[dtype]
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+# ---- statistics ----
+
+
+def values_of(leaf: Leaf | None) -> tuple[Any, ...]:
+    """max, min, mean and norm of what was seen; of a plain value four times the value."""
+    if leaf is None:
+        return (None,) * 4
+    if leaf.is_tensor:
+        return tuple(leaf.stats[:4]) if isinstance(leaf.stats, Statistics) else (None,) * 4
+    return (leaf.value,) * 4
+
+
+def measure_statistics(target: Leaf | None, golden: Leaf | None) -> StatisticsErrors:
+    differences, relative = [], []
+    for ours, theirs in zip(values_of(target), values_of(golden), strict=True):
+        difference, share = _statistic(ours, theirs)
+        differences.append(difference)
+        relative.append(share)
+    return StatisticsErrors(tuple(differences), tuple(relative))
+
+
+def _statistic(ours: Any, theirs: Any) -> tuple[Number, str]:
+    if not (_is_number(ours) and _is_number(theirs)):
+        return NOTHING, NOTHING
+    difference = ours - theirs
+    if math.isnan(difference):
+        return NOT_A_NUMBER, NOT_A_NUMBER
+    if theirs == 0:
+        return difference, NOTHING
+    return difference, f"{abs(difference / theirs * 100)}%"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# ---- checksums and sketches ----
+
+
+def measure_checksums(target: Leaf | None, golden: Leaf | None) -> Checksums:
+    return Checksums(checksum_of(target), checksum_of(golden))
+
+
+def checksum_of(leaf: Leaf | None) -> str:
+    """The recorded one of a tensor; of a plain value that of its text."""
+    if leaf is None:
+        return NOTHING
+    if leaf.is_tensor:
+        return leaf.checksum or NOTHING
+    return f"{zlib.crc32(str(leaf.value).encode()):08x}"
+
+
+def measure_sketches(target: Leaf, golden: Leaf) -> SketchErrors | None:
+    """What two sketches say; None where one is missing."""
+    if target.sketch is None or golden.sketch is None:
+        return None
+    ours, theirs = (np.frombuffer(leaf.sketch, "<f4").astype(np.float64) for leaf in (target, golden))  # type: ignore[arg-type]
+    size, difference = float(np.linalg.norm(theirs)), float(np.linalg.norm(ours - theirs))
+    both = size * float(np.linalg.norm(ours))
+    relative = difference / size if size else (0.0 if difference == 0 else math.inf)
+    exact = math.prod(golden.shape or ()) <= kernels.SKETCH_SIZE
+    sd = 0.0 if exact else 1 / math.sqrt(kernels.SKETCH_SIZE)
+    return SketchErrors(relative, float(ours @ theirs) / both if both else 1.0, sd)

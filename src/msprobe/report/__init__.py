@@ -1,0 +1,1 @@
+"""What a comparison found, as files for people: tables, a page, advice."""

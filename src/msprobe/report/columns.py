@@ -1,0 +1,173 @@
+"""Every column of the result table once: its header, and how a finding fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from msprobe.analyse.judge import Finding, needs_agree
+from msprobe.analyse.match import Place
+from msprobe.analyse.measure import (
+    NOTHING,
+    UNSUPPORTED,
+    Checksums,
+    StatisticsErrors,
+    TensorErrors,
+    values_of,
+)
+from msprobe.record import Leaf
+from msprobe.report.table import Cell, Table
+
+
+class Column(NamedTuple):
+    """A header, and what a finding has under it."""
+
+    header: str
+    fill: Callable[[Finding], Cell]
+
+
+def columns(mode: str, *, with_stack: bool) -> list[Column]:
+    """Those of a comparison of `tensor`s, of `statistics`, or of checksums (`md5`)."""
+    found = [*_BASIC, *_METRICS[mode]]
+    if mode != "md5":
+        found += _STATISTICS
+    found.append(Column("Requires_grad Consistent", lambda finding: needs_agree(finding.pair)))
+    found.append(Column(_RESULT[mode], lambda finding: finding.result))
+    if mode != "md5":
+        found.append(Column("Err_message", lambda finding: finding.message))
+    if with_stack:
+        found.append(Column(_STACK, lambda finding: NOTHING))
+    if mode == "tensor":
+        found.append(Column("Data_name", _data_names))
+    return found
+
+
+def table(findings: Sequence[Finding], mode: str, *, with_stack: bool) -> Table:
+    """All findings as rows; the stack of a call stands in its first row."""
+    shown = columns(mode, with_stack=with_stack)
+    rows = [[column.fill(finding) for column in shown] for finding in findings]
+    if with_stack:
+        stack = [column.header for column in shown].index(_STACK)
+        last = None
+        for row, finding in zip(rows, findings, strict=True):
+            record = finding.pair.place.record
+            if record is not last and record.stack is not None and finding.pair.target is not None:
+                row[stack] = str(list(record.stack.frames))
+            last = record
+    fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
+    return Table([column.header for column in shown], rows, fills)
+
+
+def _side(name: str, ask: Callable[[Place], Cell]) -> Callable[[Finding], Cell]:
+    def fill(finding: Finding) -> Cell:
+        place = finding.pair.target if name == "target" else finding.pair.golden
+        return NOTHING if place is None else ask(place)
+
+    return fill
+
+
+def _dtype(place: Place) -> str:
+    leaf = place.leaf
+    if leaf is None:
+        return "None"
+    if leaf.is_tensor:
+        return str(leaf.dtype)
+    return leaf.type if leaf.type in ("torch.Size", "slice") else f"<class '{leaf.type}'>"
+
+
+def _shape(place: Place) -> str:
+    leaf = place.leaf
+    if leaf is None:
+        return "None"
+    if leaf.is_tensor:
+        return str(list(leaf.shape or ()))
+    return str(leaf.value) if leaf.type == "torch.Size" else "[]"
+
+
+def _needs_gradient(place: Place) -> Cell:
+    return NOTHING if place.leaf is None or place.leaf.requires_grad is None else place.leaf.requires_grad
+
+
+def _value(index: int) -> Callable[[Place], Cell]:
+    def ask(place: Place) -> Cell:
+        value = values_of(place.leaf)[index]
+        return value if isinstance(value, (str, int, float, bool)) else str(value)
+
+    return ask
+
+
+def _metric(field: str) -> Callable[[Finding], Cell]:
+    def fill(finding: Finding) -> Cell:
+        return getattr(finding.measured, field) if isinstance(finding.measured, TensorErrors) else UNSUPPORTED
+
+    return fill
+
+
+def _statistic(field: str, index: int) -> Callable[[Finding], Cell]:
+    def fill(finding: Finding) -> Cell:
+        measured = finding.measured
+        if not isinstance(measured, StatisticsErrors):
+            return NOTHING
+        values: Sequence[Any] = getattr(measured, field)
+        cell: Cell = values[index]
+        return cell
+
+    return fill
+
+
+def _checksum(field: str) -> Callable[[Finding], Cell]:
+    def fill(finding: Finding) -> Cell:
+        return getattr(finding.measured, field) if isinstance(finding.measured, Checksums) else NOTHING
+
+    return fill
+
+
+def _data_names(finding: Finding) -> str:
+    def of(place: Place | None) -> str:
+        leaf: Leaf | None = None if place is None else place.leaf
+        if place is None:
+            return NOTHING
+        return "-1" if leaf is None or leaf.data_name is None else leaf.data_name
+
+    return str([of(finding.pair.target), of(finding.pair.golden)])
+
+
+_STACK = "NPU_Stack_Info"
+_BASIC = [
+    Column(f"{word} {header}", _side(side, ask))
+    for header, ask in (
+        ("Name", lambda place: place.name),
+        ("Dtype", _dtype),
+        ("Tensor Shape", _shape),
+        ("Requires_grad", _needs_gradient),
+    )
+    for word, side in (("NPU", "target"), ("Bench", "golden"))
+]
+_STATISTICS = [
+    Column(f"{word} {header}", _side(side, _value(index)))
+    for word, side in (("NPU", "target"), ("Bench", "golden"))
+    for index, header in enumerate(("max", "min", "mean", "l2norm"))
+]
+_METRICS = {
+    "tensor": [
+        Column(header, _metric(field))
+        for header, field in (
+            ("Cosine", "cosine"),
+            ("EucDist", "euclidean"),
+            ("MaxAbsErr", "max_abs"),
+            ("MaxRelativeErr", "max_relative"),
+            ("One Thousandth Err Ratio", "one_thousandth"),
+            ("Five Thousandths Err Ratio", "five_thousandths"),
+        )
+    ],
+    "statistics": [
+        Column(header, _statistic(field, index))
+        for field, headers in (
+            ("differences", ("Max diff", "Min diff", "Mean diff", "L2norm diff")),
+            ("relative", ("MaxRelativeErr", "MinRelativeErr", "MeanRelativeErr", "NormRelativeErr")),
+        )
+        for index, header in enumerate(headers)
+    ],
+    "md5": [Column("NPU MD5", _checksum("target")), Column("BENCH MD5", _checksum("golden"))],
+}
+_RESULT = {"tensor": "Accuracy Reached or Not", "statistics": "Result", "md5": "Result"}

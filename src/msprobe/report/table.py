@@ -1,0 +1,74 @@
+"""A table as a value, and as a csv file that no spreadsheet takes for formulas."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from msprobe.store.layout import write_whole
+
+Cell = str | int | float | bool | None
+
+_LINES_AT_ONCE = 1000
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?%?|inf|nan)", re.IGNORECASE)
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: no encoding can write it
+REPLACEMENT = "\ufffd"
+
+
+class Table(NamedTuple):
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    fills: Mapping[int, str] = MappingProxyType(
+        {}
+    )  # index into rows -> colour behind the whole row, as "FFFF0000" (ARGB)
+    widths: Sequence[float] | None = None  # in characters; None: as the content needs
+
+
+class _Lines:
+    """Where csv.writer writes; ends each line with a line feed alone.
+
+    Told to end lines so itself, csv.writer leaves a carriage return inside a cell without quotes.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def write(self, line: str) -> None:
+        self._lines.append(line[:-2] + "\n")
+
+    def take(self) -> bytes:
+        text = "".join(self._lines)
+        self._lines.clear()
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            return SURROGATE.sub(REPLACEMENT, text).encode()
+
+
+def write_csv(path: Path, table: Table) -> None:
+    """Write the whole table, or nothing if anything goes wrong."""
+    write_whole(path, _csv(table))
+
+
+def _csv(table: Table) -> Iterator[bytes]:
+    lines = _Lines()
+    writer = csv.writer(lines)
+    writer.writerow(map(_harmless, table.columns))
+    yield lines.take()
+    rows = iter(table.rows)
+    while some := list(islice(rows, _LINES_AT_ONCE)):
+        writer.writerows([_harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in some)
+        yield lines.take()
+
+
+def _harmless(text: str) -> str:
+    """The text, after an apostrophe if a spreadsheet would compute it; -1.5 and -inf stay as they are."""
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        return "'" + text
+    return text
