@@ -3,7 +3,7 @@
 import math
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,21 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel_case import (
+    DTYPES,
+    FLOATS,
+    IMPLEMENTATIONS,
+    INTEGERS,
+    NATIVE,
+    compiled,
+    from_bits,
+    numbers,
+    special_bits,
+)
 from msprobe import kernels
 from msprobe.kernels import PairSums
 
 SIZES = [0, 1, 7, 16, 17, 1024, 1025, 2048, 2049, 5000]
-FLOATS = ["f2", "bf2", "f4", "f8"]
-INTEGERS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
-DTYPES = {kind: kind for kind in [*INTEGERS, "f2", "f4", "f8"]} | {"bf2": "u2", "b1": "bool"}
-INF_BITS = {"f2": 0x7C00, "bf2": 0x7F80, "f4": 0x7F800000, "f8": 0x7FF0000000000000}
 PAIRS = [(kind, kind) for kind in [*INTEGERS, "b1"]]
 PAIRS += [(target, golden) for target in FLOATS for golden in FLOATS]
 PAIRS += [("i4", "i8"), ("i8", "i4"), ("b1", "f4"), ("u8", "f8"), ("f2", "i1"), ("u2", "bf2")]
 
-NATIVE: Any = vars(kernels)["_native"]
-compiled = pytest.mark.skipif(NATIVE is None, reason="the C extension is not built here")
-IMPLEMENTATIONS = [pytest.param("compiled", marks=compiled), "numpy"]
 NAN, INF, EPSILON = math.nan, math.inf, 2.220446049250313e-16
 
 
@@ -37,13 +41,6 @@ def pair_by(implementation: str) -> Callable[[int, str, int, str, int], PairSums
 
 
 # ---- the definition ----
-
-
-def numbers(array: np.ndarray, kind: str) -> list[Any]:
-    """The elements as exact Python numbers."""
-    if kind == "bf2":
-        array = (array.astype("u4") << 16).view("f4")
-    return list(array.tolist())
 
 
 def relative_error(t: float, g: float) -> float:
@@ -111,20 +108,6 @@ def check(
 
 
 # ---- test data ----
-
-
-def from_bits(bits: Sequence[int], kind: str) -> np.ndarray:
-    dtype = np.dtype(DTYPES[kind])
-    return np.array(bits, dtype=f"u{dtype.itemsize}").view(dtype)
-
-
-def special_bits(kind: str) -> list[int]:
-    """Zero, least subnormal, one below and at the least normal, largest, Inf, two NaNs; of both signs."""
-    inf = INF_BITS[kind]
-    size = 8 * np.dtype(DTYPES[kind]).itemsize
-    one_step = inf & -inf  # the lowest bit of the exponent
-    magnitudes = [0, 1, one_step - 1, one_step, inf - 1, inf, inf + 1, inf | (one_step >> 1)]
-    return [sign | magnitude for sign in (0, 1 << (size - 1)) for magnitude in magnitudes]
 
 
 def as_kind(values: np.ndarray, kind: str) -> np.ndarray:

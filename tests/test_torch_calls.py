@@ -15,24 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from msprobe.pytorch import intercept
 from nets import raw, seed
-from torch_fixtures import Probe, probe
+from torch_fixtures import Probe, names, probe, record
 
 __all__ = ["probe"]
-
-
-def names(probe: Probe, direction: str = "forward") -> list[str]:
-    return [name for name in probe.data() if direction in name]
-
-
-def record(probe: Probe, work: Callable[[], Any], level: str = "L1", model: Any = None, **keys: Any) -> Any:
-    """What `work` gives while it is recorded; nothing may go wrong while it is."""
-    debugger = probe.debugger(level, **keys)
-    debugger.start(model)
-    result = work()
-    debugger.stop()
-    debugger.step()
-    assert probe.troubles() == ""
-    return result
 
 
 # --- names ---

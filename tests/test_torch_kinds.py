@@ -17,24 +17,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch.utils.data import DataLoader, Dataset
 
 from nets import NETS, Custom, Gpt, Nested, Shared, gpt_loss, raw, row_loss, seed, train
-from torch_fixtures import Probe, probe
+from torch_fixtures import Probe, names, probe, record
 
 __all__ = ["probe"]
-
-
-def names(probe: Probe, direction: str = "forward") -> list[str]:
-    return [name for name in probe.data() if direction in name]
-
-
-def record(probe: Probe, work: Callable[[], Any], level: str = "L1", model: Any = None, **keys: Any) -> Any:
-    """What `work` gives while it is recorded; nothing may go wrong while it is."""
-    debugger = probe.debugger(level, **keys)
-    debugger.start(model)
-    result = work()
-    debugger.stop()
-    debugger.step()
-    assert probe.troubles() == ""
-    return result
 
 
 @pytest.mark.spec("P14", "PT")

@@ -1,9 +1,9 @@
-"""`probe`: a PrecisionDebugger of its own for each test, and what it wrote."""
+"""`probe`: a PrecisionDebugger of its own for each test, what it wrote, and ways to use it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +76,18 @@ def probe(tmp_path: Path) -> Iterator[Probe]:
     yield made
     made.close()
     torch.set_num_threads(threads)
+
+
+def names(probe: Probe, direction: str = "forward") -> list[str]:
+    return [name for name in probe.data() if direction in name]
+
+
+def record(probe: Probe, work: Callable[[], Any], level: str = "L1", model: Any = None, **keys: Any) -> Any:
+    """What `work` gives while it is recorded; nothing may go wrong while it is."""
+    debugger = probe.debugger(level, **keys)
+    debugger.start(model)
+    result = work()
+    debugger.stop()
+    debugger.step()
+    assert probe.troubles() == ""
+    return result

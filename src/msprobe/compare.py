@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msprobe import store
 from msprobe.analyse.judge import Finding, Measured, colour, judge
-from msprobe.analyse.match import Pair, Place, match
+from msprobe.analyse.match import Pair, Place, match, places
 from msprobe.analyse.measure import (
     EQUAL,
     TensorErrors,
@@ -26,6 +26,7 @@ from msprobe.store.tensor_file import StoredTensor, read
 
 TENSOR, STATISTICS, CHECKSUM = "tensor", "statistics", "md5"
 
+_AHEAD = 256  # pairs whose tensors may be read before the first of them is judged
 _NO_FILE = "{} does not have data file."
 
 Progress = Callable[[int, int], None]  # how many of how many places are measured
@@ -110,8 +111,6 @@ def mode_of(target: Recording, golden: Recording) -> str:
 
 
 def _has_checksums(recording: Recording) -> bool:
-    from msprobe.analyse.match import places
-
     leaves = (place.leaf for record in recording.records.values() for place in places(record))
     return any(leaf is not None and leaf.checksum is not None for leaf in leaves)
 
@@ -128,9 +127,6 @@ def _measured(mode: str, pairs: Sequence[Pair], target: Recording, golden: Recor
         parts = (pairs[start : start + _AHEAD] for start in range(0, len(pairs), _AHEAD))
         for part in parts:
             yield from pool.map(lambda pair: _tensors(pair, target, golden), part)
-
-
-_AHEAD = 256
 
 
 def _leaf(place: Place | None) -> Leaf | None:

@@ -43,6 +43,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 KINDS = frozenset(_DTYPES)
 _KIND_OF = {dtype: kind for kind, dtype in _DTYPES.items() if kind != "bf2"}
+KIND_OF_DTYPE = {**{dtype.name: kind for dtype, kind in _KIND_OF.items()}, "bfloat16": "bf2"}  # by its name
 _FLOATS = frozenset({"f2", "bf2", "f4", "f8"})
 
 
@@ -91,7 +92,7 @@ def statistics_of(array: _Array) -> Statistics:
         with np.errstate(all="ignore"):
             plain = _plain(np.abs(plain))
     memory, kind = _memory(plain, "K")
-    return statistics(_address(memory), memory.size, kind)
+    return statistics(address_of(memory), memory.size, kind)
 
 
 def sketch(address: int, count: int, kind: str) -> bytes:
@@ -107,7 +108,7 @@ def sketch_of(array: _Array) -> bytes:
     if plain.dtype.kind == "c":
         plain = np.ascontiguousarray(plain).view(plain.real.dtype)
     memory, kind = _memory(plain, "C")
-    return sketch(_address(memory), memory.size, kind)
+    return sketch(address_of(memory), memory.size, kind)
 
 
 def pair(target: int, target_kind: str, golden: int, golden_kind: str, count: int) -> PairSums:
@@ -136,7 +137,7 @@ def pack(data: memoryview, most: int) -> bytes | None:
     """
     if _native is None:
         return None
-    return _native.pack(_address(np.frombuffer(data, np.uint8)), len(data), most)
+    return _native.pack(address_of(np.frombuffer(data, np.uint8)), len(data), most)
 
 
 # ---- arrays as memory ----
@@ -170,7 +171,8 @@ def _memory(array: _Array, order: str) -> tuple[_Array, str]:
     return flat if flat.flags.aligned else flat.copy(), _KIND_OF.get(array.dtype, "bf2")
 
 
-def _address(array: _Array) -> int:
+def address_of(array: _Array) -> int:
+    """Where the elements of an array begin."""
     return int(array.__array_interface__["data"][0])  # array.ctypes.data costs a multiple
 
 

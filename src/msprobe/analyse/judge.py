@@ -63,9 +63,7 @@ class Finding(NamedTuple):
 def judge(pair: Pair, measured: Measured) -> Finding:
     """What the specification says of one pair on its own."""
     message = ""
-    if pair.target is None or pair.golden is None:
-        return Finding(pair, measured, UNMATCHED, f"{pair.reason}.")
-    if pair.reason:
+    if pair.target is None or pair.golden is None or pair.reason:
         return Finding(pair, measured, UNMATCHED, f"{pair.reason}.")
     if isinstance(measured, TensorErrors):
         result, message = accuracy(measured), measured.message

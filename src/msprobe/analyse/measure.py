@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msprobe import kernels
-from msprobe.kernels import PairSums, Statistics
+from msprobe.kernels import KIND_OF_DTYPE, PairSums, Statistics, address_of
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import StoredTensor, as_float
 
@@ -19,12 +19,6 @@ NOT_A_NUMBER = "Nan"
 
 _EPS = float(np.finfo(np.float64).eps)
 _DIGITS = 12
-_KINDS = {
-    "float16": "f2", "bfloat16": "bf2", "float32": "f4", "float64": "f8", "bool": "b1",
-    "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
-    "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8",
-}  # fmt: skip
-
 Number = float | str  # a text says why there is no number
 
 
@@ -93,7 +87,7 @@ def measure_tensors(target: StoredTensor, golden: StoredTensor) -> TensorErrors:
         return no_errors(_EMPTY)
     ours, our_kind = _memory(target)
     theirs, their_kind = _memory(golden)
-    sums = kernels.pair(_address(ours), our_kind, _address(theirs), their_kind, ours.size)
+    sums = kernels.pair(address_of(ours), our_kind, address_of(theirs), their_kind, ours.size)
     return errors_of(sums, target.array.shape)
 
 
@@ -132,16 +126,12 @@ def _cosine(sums: PairSums) -> tuple[Number, str]:
 def _memory(tensor: StoredTensor) -> tuple[Any, str]:
     """The elements in order, and their kind; complex numbers as pairs, rare dtypes widened."""
     array, dtype = tensor.array, tensor.dtype
-    if dtype not in _KINDS:
+    if dtype not in KIND_OF_DTYPE:
         array = as_float(array, dtype)
         if array.dtype.kind == "c":
             array = np.ascontiguousarray(array).view(array.real.dtype)
         dtype = array.dtype.name
-    return np.ascontiguousarray(array), _KINDS[dtype]
-
-
-def _address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
+    return np.ascontiguousarray(array), KIND_OF_DTYPE[dtype]
 
 
 # ---- statistics ----

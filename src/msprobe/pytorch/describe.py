@@ -14,22 +14,14 @@ from torch import Tensor
 
 from msprobe import kernels
 from msprobe.adapter import Want
-from msprobe.kernels import Statistics
+from msprobe.kernels import KIND_OF_DTYPE, Statistics
 from msprobe.pytorch.autograd import Untracked
 from msprobe.pytorch.versions import _NEAR, _PLAIN
 from msprobe.record import Deferred, Leaf
 from msprobe.store.tensor_file import TensorData
 
 # How the elements of a dtype lie in memory, for the kernels; not every release of torch has each of them.
-_KINDS = {
-    getattr(torch, name): kind
-    for name, kind in {
-        "float32": "f4", "float64": "f8", "float16": "f2", "bfloat16": "bf2",
-        "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
-        "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8", "bool": "b1",
-    }.items()
-    if hasattr(torch, name)
-}  # fmt: skip
+_KINDS = {getattr(torch, name): kind for name, kind in KIND_OF_DTYPE.items() if hasattr(torch, name)}
 # What a rarer dtype is widened to. One in neither table (float4, packed bits) has no values to speak of.
 _WIDER = {
     getattr(torch, name): wide
