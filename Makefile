@@ -23,7 +23,7 @@ INCUMBENT := $(INCUMBENTS:%=.venv-%/.ready-$(PLACE))
 
 BUILT_FROM := pyproject.toml $(wildcard setup.py) $(wildcard src/msprobe/*.[ch])
 TESTED     := pyproject.toml $(wildcard README.md examples/*.py) $(shell find src tests tools \
-                -path tests/golden -prune -o -regex '.*\.\(py\|c\|h\|json\|yaml\|tsv\)' -print)
+                -path tests/golden -prune -o -regex '.*\.\(py\|c\|h\|js\|css\|html\|json\|yaml\|tsv\)' -print)
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test lint format spec prove bench envs-incumbent clean
@@ -31,7 +31,7 @@ TESTED     := pyproject.toml $(wildcard README.md examples/*.py) $(shell find sr
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## train a small transformer twice, record both runs, show what was recorded
+demo: $(READY) ## train a small transformer twice, record both runs, name the call that differs
 	$(PY) examples/demo.py
 
 test: lint ## lint, types and all tests but the long ones; what CI runs
@@ -56,8 +56,9 @@ build/spec.json: $(READY) $(TESTED)
 prove: $(READY) envs-incumbent ## the long tests: kills, fuzzing, soak, the existing tool's own compare
 	$(PY) -m pytest -q -m prove $(TESTS)
 
-bench: $(READY) .venv-26.2.0/.ready-$(PLACE) ## cost of recording beside plain training and the existing tool
+bench: $(READY) .venv-26.2.0/.ready-$(PLACE) ## cost of recording and comparing beside the existing tool
 	$(PY) bench/record.py $(BENCH)
+	$(PY) bench/compare.py
 
 env: $(READY) ## only the environment (.venv)
 

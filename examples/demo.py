@@ -1,8 +1,9 @@
-"""Trains a small transformer twice, the second time with one wrong call, and records both runs.
+"""Trains a small transformer twice, once with one wrong call, records both runs and compares them.
 
     make demo          or          python examples/demo.py [FOLDER]
 
-The two recordings, golden and target, lie side by side below the folder (default: build/demo).
+The two recordings, golden and target, and the result of comparing them lie below the folder (default:
+build/demo).
 """
 
 import shutil
@@ -88,6 +89,10 @@ def main() -> None:
         print(f"\nWhat was recorded in {folder / name}:")
         sys.stdout.flush()
         subprocess.run([sys.executable, "-m", "msprobe", "show", str(folder / name)], check=True)
+    print("\nWhich call made the difference?")
+    sys.stdout.flush()
+    words = ["compare", str(folder / "target"), str(folder / "golden"), "-o", str(folder / "result")]
+    subprocess.run([sys.executable, "-m", "msprobe", *words], check=True)
 
 
 if __name__ == "__main__":

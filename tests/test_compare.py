@@ -9,37 +9,11 @@ from typing import Any
 import openpyxl
 import pytest
 
+from made_runs import call, made, tensor
 from msprobe.cli.main import main
 from msprobe.compare import compare
 from msprobe.errors import RecordingError
-from msprobe.kernels import Statistics
-from msprobe.name import CallName
-from msprobe.record import Header, Leaf, Record, Stack
-from msprobe.store.run import Run
-
-HEADER = Header("statistics", "L1", "pytorch")
-
-
-def tensor(value: float, shape: tuple[int, ...] = (2, 3), dtype: str = "torch.float32", **facts: Any) -> Leaf:
-    stats = Statistics(value, -value, value / 2, 2 * value)
-    return Leaf("torch.Tensor", dtype=dtype, shape=shape, stats=stats, requires_grad=False, **facts)
-
-
-def call(name: str, *outputs: Leaf | None, inputs: tuple[Leaf | None, ...] = ()) -> Record:
-    fields = {"input_args": list(inputs), "input_kwargs": {}, "output": list(outputs)}
-    return Record(CallName.parse(name), fields, Stack(0, (f"File net.py, line 1, in {name}",)))
-
-
-def made(
-    folder: Path, *records: Record, header: Header = HEADER, step: int = 0, rank: int | None = None
-) -> Path:
-    run = Run(folder)
-    writer = run.record(step, rank, header, suffix=".pt", with_tensors=False)
-    for record in records:
-        writer.append(record)
-    writer.close()
-    run.close()
-    return folder
+from msprobe.record import Leaf
 
 
 def rows(target: Path, golden: Path, **options: Any) -> list[tuple[str | None, str | None, str]]:
@@ -158,8 +132,11 @@ def test_a_table_and_an_advice(
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *map(str, runs)]) == 0
     files = sorted(path.name for path in (tmp_path / "output").iterdir())
-    assert [name.partition("_2")[0] for name in files] == ["advisor", "compare_result"]
-    sheet = openpyxl.load_workbook(tmp_path / "output" / files[1]).active
+    kinds = [(name.partition("_2")[0], name.rpartition(".")[2]) for name in files]
+    assert kinds == [
+        ("advisor", "txt"), ("compare_result", "html"), ("compare_result", "xlsx"), ("next_config", "json")
+    ]  # fmt: skip
+    sheet = openpyxl.load_workbook(tmp_path / "output" / files[2]).active
     assert sheet is not None
     table = [[cell.value for cell in row] for row in sheet.iter_rows()]
     assert table[0][:2] == ["NPU Name", "Bench Name"]
@@ -180,7 +157,9 @@ def test_a_compare_json_names_both(tmp_path: Path, runs: tuple[Path, Path]) -> N
         for key, run in zip(("npu_path", "bench_path"), runs, strict=True)
     }
     file = tmp_path / "compare.json"
-    file.write_text(json.dumps({**paths, "stack_path": "", "is_print_compare_log": True}))
+    stack = runs[0] / "stacks.json"
+    (runs[0] / "step0/rank/stack.json").rename(stack)
+    file.write_text(json.dumps({**paths, "stack_path": str(stack), "is_print_compare_log": True}))
     words = ["-f", "pytorch", "compare", "-i", str(file), "-o", str(tmp_path / "out"), "-s", "-c", "--csv"]
     assert main(words) == 0
     (result,) = (tmp_path / "out").iterdir()

@@ -1,81 +1,35 @@
-"""Our comparison of real recordings beside that of the release which made them, row by row."""
+"""Our comparison of real recordings beside those of the releases that made them, row by row."""
 
 from __future__ import annotations
 
-import csv
-import math
-import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 
+import openpyxl
 import pytest
 
-from msprobe.analyse.measure import TensorErrors
-from msprobe.compare import Comparison, compare
-from msprobe.report.columns import columns
-from msprobe.report.table import Cell
+from compare_case import NEW, OLD, OLDEST, Golden, Goldens, goldens
+from golden_rows import (
+    ADVISED,
+    GOLDENS,
+    MESSAGE,
+    RESULTS,
+    SIGMOID,
+    STACK,
+    UNMATCHED,
+    different,
+    is_half,
+    rows,
+)
+from msprobe.analyse.comparison import Comparison
+from msprobe.cli.main import main
+from msprobe.report.advice import advise
+from msprobe.report.columns import VERDICT, table
 
-GOLDEN = Path(__file__).parent / "golden/compare.tar.xz"
-COMPARED = ("L1_tensor", "L1_statistics", "L0_md5", "L1_md5", "mix_statistics", "debug_tensor")
-
-# Where we differ on purpose from release 8.3.3, each with the reason that docs/compare.md gives.
-FORMAT = "Torch.ones_like.0.forward.input.memory_format"  # it loses the value and says NoneType
-
-
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("golden")
-    with tarfile.open(GOLDEN) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def compared(golden: Path) -> Mapping[str, Comparison]:
-    return {
-        name: compare(golden / "8.3.3" / name / "npu/step0", golden / "8.3.3" / name / "bench/step0")[0]
-        for name in COMPARED
-    }
+__all__ = ["goldens"]
 
 
-def table(folder: Path) -> list[dict[str, str]]:
-    (path,) = folder.glob("*.csv")
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
-def agree(ours: Cell, theirs: str, scale: float) -> bool:
-    """Equal texts, or numbers that are equal but for 8.3.3 cutting statistics to 16 decimals.
-
-    `scale` is that of what a relative error refers to.
-    """
-    theirs = theirs.replace("\t", "")  # it writes infinities so
-    if isinstance(ours, str) and ours.endswith("%") and theirs.endswith("%"):
-        return math.isclose(float(ours[:-1]), float(theirs[:-1]), rel_tol=1e-9, abs_tol=3e-14 / scale)
-    if isinstance(ours, (bool, str)) or ours is None:
-        return str(ours) == theirs
-    try:
-        number = float(theirs)
-    except ValueError:
-        return False
-    return ours == number or math.isclose(ours, number, rel_tol=1e-9, abs_tol=6e-13)
-
-
-def scale_of(row: Mapping[str, str], header: str) -> float:
-    """The size of the statistic that a relative error is relative to."""
-    words = {"Max": "max", "Min": "min", "Mean": "mean", "Norm": "l2norm"}
-    word = words.get(header.removesuffix("RelativeErr"))
-    return abs(float(row[f"Bench {word}"])) if word and row.get(header, "").endswith("%") else 1.0
-
-
-def is_half(row: Mapping[str, str]) -> bool:
-    """float16: adding 2.2e-16 to a zero changes nothing there, so 8.3.3 divides by zero and gets NaN."""
-    return row["NPU Dtype"] == "torch.float16" and row.get("MaxRelativeErr") == "Nan"
-
-
-def is_ours(name: str, header: str) -> bool:
-    """Whether this cell differs on purpose; MaxRelativeErr: see test_relative_errors_agree_to_the_dtype."""
-    return name == FORMAT and header in ("NPU Dtype", "Bench Dtype", "NPU MD5", "BENCH MD5")
+def columns(comparison: Comparison, *, with_stack: bool) -> list[str]:
+    return [header for header in table(comparison, with_stack=with_stack).columns if header not in VERDICT]
 
 
 def once(text: str) -> str:
@@ -85,50 +39,101 @@ def once(text: str) -> str:
     return "\n".join(zero_dim if line.startswith(zero_dim) else line for line in lines).strip()
 
 
+# ---- agreement ----
+
+
 @pytest.mark.spec("P21", "CLI")
 @pytest.mark.spec("K028", "CLI")
-@pytest.mark.parametrize("name", COMPARED)
-def test_rows_numbers_and_verdicts_are_those_of_8_3_3(
-    golden: Path, compared: Mapping[str, Comparison], name: str
-) -> None:
-    comparison = compared[name]
-    theirs = table(golden / "8.3.3" / name / "compare")
-    assert [finding.pair.place.name for finding in comparison.findings] == [row["NPU Name"] for row in theirs]
-    shown = columns(comparison.mode, with_stack=name not in ("debug_tensor",))
-    assert [column.header for column in shown] == [key for key in theirs[0] if key != "row_fill"]
+@pytest.mark.parametrize("golden", GOLDENS, ids=str)
+def test_rows_numbers_and_verdicts_are_those_of_the_release(goldens: Goldens, golden: Golden) -> None:
+    assert [cell for row in rows(goldens, golden) for cell in different(golden, row)] == []
+
+
+@pytest.mark.spec("P21", "CLI")
+@pytest.mark.spec("K028", "CLI")
+@pytest.mark.parametrize("golden", GOLDENS, ids=str)
+def test_columns_are_those_of_8_3_3(goldens: Goldens, golden: Golden) -> None:
+    """1.2.2 lacks some; 26.2.0 calls one verdict otherwise, and has messages beside checksums too."""
+    theirs = [header for header in goldens.table(golden)[0] if header != "row_fill"]
+    ours = columns(goldens.compared(golden), with_stack=STACK in theirs)
+    if golden.release == OLDEST:
+        ours = [header for header in ours if "Requires_grad" not in header and header != "EucDist"]
+    if golden.release == NEW:
+        ours = ["Result" if header == "Accuracy Reached or Not" else header for header in ours]
+        if MESSAGE not in ours:
+            ours.insert(ours.index("Result") + 1, MESSAGE)
+    assert ours == theirs
+
+
+@pytest.mark.spec("P21", "CLI")
+@pytest.mark.parametrize("golden", ADVISED, ids=str)
+def test_messages_and_colours_are_those_of_the_release(goldens: Goldens, golden: Golden) -> None:
+    """1.2.2 has other words."""
     wrong = []
-    for finding, row in zip(comparison.findings, theirs, strict=True):
-        place = finding.pair.place.name
-        if is_half(row):
+    for row in rows(goldens, golden):
+        ours, theirs = str(row.ours.get(MESSAGE, "")), row.theirs.get(MESSAGE, "")
+        if is_half(row.theirs):
             continue
-        for column in shown:
-            if column.header in ("Err_message", "NPU_Stack_Info"):
-                continue
-            if is_ours(place, column.header):
-                continue
-            if comparison.mode == "tensor" and column.header == "MaxRelativeErr":
-                continue
-            if not agree(column.fill(finding), row[column.header], scale_of(row, column.header)):
-                wrong.append((place, column.header, column.fill(finding), row[column.header]))
-        if once(finding.message) != once(row.get("Err_message", "")):
-            wrong.append((place, "Err_message", finding.message, row["Err_message"]))
-        if (finding.fill or "")[2:] != row["row_fill"][2:]:
-            wrong.append((place, "colour", finding.fill, row["row_fill"]))
+        if golden.release == OLDEST:
+            theirs = theirs.replace("No bench data matched.", "NPU does not have data file.")
+            theirs = theirs.replace("input/parameters's", "input/parameter's")
+        if once(ours) != once(theirs):
+            wrong.append((row.name, ours, theirs))
+        if row.fill[2:] != row.theirs["row_fill"][2:]:
+            wrong.append((row.name, row.fill, row.theirs["row_fill"]))
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", ["L1_tensor", "debug_tensor"])
-def test_relative_errors_agree_to_the_dtype(
-    golden: Path, compared: Mapping[str, Comparison], name: str
+@pytest.mark.spec("P21", "CLI")
+@pytest.mark.parametrize(
+    "golden", [golden for golden in ADVISED if golden != Golden(OLDEST, "L1_tensor")], ids=str
+)
+def test_the_advice_is_that_of_the_release(goldens: Goldens, golden: Golden) -> None:
+    assert str(advise(goldens.compared(golden).findings)) == goldens.advice(golden)
+
+
+def test_saved_variables_of_1_2_2_are_compared(goldens: Goldens) -> None:
+    """It cannot do that itself; the rows are those that 8.3.3 has of the same variables."""
+    shown = table(goldens.compared(Golden(OLDEST, "debug_tensor")), with_stack=False)
+    names = [row["NPU Name"] for row in goldens.table(Golden(OLD, "debug_tensor"))]
+    assert [row[0] for row in shown.rows] == names
+    loss = dict(zip(shown.columns, shown.rows[-1], strict=True))
+    assert (loss["NPU max"], loss["Bench max"]) == (0.9870569109916687, 0.987025260925293)
+    assert (loss["MaxAbsErr"], loss["MaxRelativeErr"]) == (3.1650066e-05, 3.2066116e-05)
+
+
+@pytest.mark.spec("K010", "CLI")
+@pytest.mark.spec("K011", "CLI")
+@pytest.mark.spec("K053", "CLI")
+@pytest.mark.spec("K054", "CLI")
+@pytest.mark.spec("P21", "CLI")
+def test_the_command_writes_what_8_3_3_writes(
+    goldens: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """8.3.3 divides in the dtype of the tensor, we in float64."""
-    for finding, row in zip(compared[name].findings, table(golden / "8.3.3" / name / "compare"), strict=True):
-        assert isinstance(finding.measured, TensorErrors)
-        ours, theirs = finding.measured.max_relative, row["MaxRelativeErr"]
-        if isinstance(ours, str) or is_half(row):
-            assert theirs in (ours, "Nan")
-        else:
-            tolerance = 1e-3 if "16" in row["NPU Dtype"] else 1e-6
-            assert math.isclose(ours, float(theirs), rel_tol=tolerance, abs_tol=tolerance * 0.1), row[
-                "NPU Name"
-            ]
+    """Without -o into ./output; the first place that is not accurate is advised on screen and in a file."""
+    golden = Golden(OLD, "L1_tensor")
+    monkeypatch.chdir(tmp_path)
+    target, trusted = (str(run / "step0") for run in goldens.runs(golden))
+    assert main(["-f", "pytorch", "compare", target, trusted, "-s"]) == 0
+    (advice,) = (tmp_path / "output").glob("advisor_[0-9]*.txt")
+    assert advice.read_text().rstrip("\n") == goldens.advice(golden)
+    assert goldens.advice(golden) in capsys.readouterr().out
+    (result,) = (tmp_path / "output").glob("compare_result_[0-9]*.xlsx")
+    sheet = openpyxl.load_workbook(result).active
+    assert sheet is not None
+    header, *body = sheet.iter_rows(values_only=True)
+    theirs = goldens.table(golden)
+    assert list(header)[: -len(VERDICT)] == [key for key in theirs[0] if key != "row_fill"]
+    assert [row[0] for row in body] == [row["NPU Name"] for row in theirs]
+
+
+# ---- what has no counterpart ----
+
+
+@pytest.mark.spec("K020", "CLI")
+@pytest.mark.parametrize("golden", UNMATCHED, ids=str)
+def test_a_call_that_one_run_lacks(goldens: Goldens, golden: Golden) -> None:
+    """The bench run has no torch.sigmoid; no other row suffers, and names are matched as they are."""
+    wrong = [cell for row in rows(goldens, golden) for cell in different(golden, row)]
+    assert [cell for cell in wrong if cell[1] not in RESULTS] == []
+    assert {name for name, *_ in wrong} <= set(SIGMOID)

@@ -11,13 +11,13 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 # Lowest line first. Units on one line do not know each other; a unit may import itself.
 LAYERS = (
     ("msprobe",),  # the package itself: its version and nothing else
-    ("errors", "log"),
-    ("name", "kernels", "json_file"),
+    ("errors", "log", "garbage"),
+    ("name", "kernels", "json_file", "yaml_file"),
     ("record",),
     ("config", "store", "adapter"),
     ("replay", "analyse"),
     ("capture",),
-    ("report",),
+    ("report", "mapping_file"),
     ("compare", "precheck"),
     ("pytorch", "mindspore"),
     ("cli",),

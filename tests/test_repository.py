@@ -24,7 +24,22 @@ EMPTY_WORDS |= {"const", "info"}
 DOORS = {"msprobe/mindspore/common/__init__.py", "msprobe/mindspore/common/utils.py"}
 FIXED_PHRASES = ("handler_type", "extra_info", "api_info", "error_info")
 
-TEXT_FILES = {".py", ".md", ".toml", ".json", ".yaml", ".tsv", ".sh", ".c", ".h", ".html", ".in", ""}
+TEXT_FILES = {
+    ".py",
+    ".js",
+    ".css",
+    ".md",
+    ".toml",
+    ".json",
+    ".yaml",
+    ".tsv",
+    ".sh",
+    ".c",
+    ".h",
+    ".html",
+    ".in",
+    "",
+}
 FOLDERS = (".ci", "bench", "docs", "examples", "src", "tests", "tools")
 # The documents print paths such as /home/data_dump; tests and docs quote them.
 QUOTING = ("docs", "tests")

@@ -7,13 +7,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 from msprobe import store
-from msprobe.analyse.judge import Finding, Measured, colour, judge
+from msprobe.analyse.assess import assess
+from msprobe.analyse.comparison import Comparison, Outcome
+from msprobe.analyse.judge import colour, judge
+from msprobe.analyse.locate import locate
+from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, Stray, renaming, sentences, strays
 from msprobe.analyse.match import Pair, Place, match, places
 from msprobe.analyse.measure import (
     EQUAL,
+    Measured,
     TensorErrors,
     measure_checksums,
     measure_statistics,
@@ -21,7 +25,9 @@ from msprobe.analyse.measure import (
     no_errors,
 )
 from msprobe.errors import RecordingError, UsageError
+from msprobe.log import logger
 from msprobe.record import Leaf, Recording
+from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
 
 TENSOR, STATISTICS, CHECKSUM = "tensor", "statistics", "md5"
@@ -32,40 +38,49 @@ _NO_FILE = "{} does not have data file."
 Progress = Callable[[int, int], None]  # how many of how many places are measured
 
 
-class Comparison(NamedTuple):
-    """One rank at one step of both runs, place by place."""
-
-    target: Recording
-    golden: Recording
-    mode: str  # what was compared: the tensors themselves, their checksums, or their statistics
-    findings: list[Finding]
-
-
 def compare(
     target: str | os.PathLike[str],
     golden: str | os.PathLike[str],
     *,
     fuzzy: bool = False,
+    mappings: Mappings = NO_MAPPINGS,
     progress: Progress | None = None,
 ) -> list[Comparison]:
-    """Compare two runs, steps, ranks or files, step by step and rank by rank."""
-    found = []
-    for ours, theirs in paired(store.read(target), store.read(golden)):
-        found.append(compare_recordings(ours, theirs, fuzzy=fuzzy, progress=progress))
-    if not any(comparison.findings for comparison in found):
-        raise RecordingError(f"Nothing was compared: {target} and {golden} hold no record.")
+    """Compare two runs, steps, ranks or files, step by step and rank by rank, all in memory."""
+    found, lost = [], []
+    for ours, theirs in paired(store.find(target), store.find(golden)):
+        recordings = store.read_one(ours.path), store.read_one(theirs.path)
+        found.append(compare_recordings(*recordings, fuzzy=fuzzy, mappings=mappings, progress=progress))
+        lost.append(strays(mappings, *recordings))
+    tell_strays(lost)
+    must_hold_something(found, target, golden)
     return found
 
 
-def paired(target: Sequence[Recording], golden: Sequence[Recording]) -> list[tuple[Recording, Recording]]:
+def tell_strays(found: Sequence[Sequence[Stray]]) -> None:
+    """A name of a mapping file that no recording has is told, never silently passed over."""
+    for sentence in sentences(found):
+        logger().warning(sentence)
+
+
+def must_hold_something(
+    found: Sequence[Comparison | Outcome], target: str | os.PathLike[str], golden: str | os.PathLike[str]
+) -> None:
+    """Nothing compared is an error, never a pass."""
+    counts = [c.places if isinstance(c, Outcome) else len(c.findings) for c in found]
+    if not any(counts):
+        raise RecordingError(f"Nothing was compared: {target} and {golden} hold no record.")
+
+
+def paired(target: Sequence[Source], golden: Sequence[Source]) -> list[tuple[Source, Source]]:
     """The recordings of one step and rank of both runs; two single ones belong together in any case."""
     if len(target) == len(golden) == 1:
         return [(target[0], golden[0])]
-    theirs = {(recording.step, recording.rank): recording for recording in golden}
+    theirs = {(source.step, source.rank): source for source in golden}
     pairs = [
-        (recording, theirs[recording.step, recording.rank])
-        for recording in target
-        if (recording.step, recording.rank) in theirs
+        (source, theirs[source.step, source.rank])
+        for source in target
+        if (source.step, source.rank) in theirs
     ]
     if not pairs:
         raise RecordingError(
@@ -75,16 +90,21 @@ def paired(target: Sequence[Recording], golden: Sequence[Recording]) -> list[tup
     return pairs
 
 
-def _named(recordings: Sequence[Recording]) -> str:
-    names = [f"step {r.step} rank {'-' if r.rank is None else r.rank}" for r in recordings]
+def _named(sources: Sequence[Source]) -> str:
+    names = [f"step {s.step} rank {'-' if s.rank is None else s.rank}" for s in sources]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def compare_recordings(
-    target: Recording, golden: Recording, *, fuzzy: bool = False, progress: Progress | None = None
+    target: Recording,
+    golden: Recording,
+    *,
+    fuzzy: bool = False,
+    mappings: Mappings = NO_MAPPINGS,
+    progress: Progress | None = None,
 ) -> Comparison:
     mode = mode_of(target, golden)
-    pairs = match(target, golden, fuzzy=fuzzy)
+    pairs = match(target, golden, fuzzy=fuzzy, rename=renaming(mappings, target.header.framework))
     findings = []
     measured = _measured(mode, pairs, target, golden)
     for done, (pair, errors) in enumerate(zip(pairs, measured, strict=True)):
@@ -95,7 +115,9 @@ def compare_recordings(
         progress(len(pairs), len(pairs))
     calls = itertools.groupby(findings, key=lambda finding: id(finding.pair.place.record))
     coloured = [finding for _, call in calls for finding in colour(list(call))]
-    return Comparison(target, golden, mode, coloured)
+    verdicts = assess(coloured)
+    located = locate(target, golden, mode, coloured, verdicts)
+    return Comparison(target, golden, mode, coloured, verdicts, located)
 
 
 def mode_of(target: Recording, golden: Recording) -> str:
@@ -138,11 +160,22 @@ def _tensors(pair: Pair, target: Recording, golden: Recording) -> TensorErrors |
         return None
     paths = _path(target, pair.target), _path(golden, pair.golden)
     for path, whose in zip(paths, ("NPU", "Bench"), strict=True):
-        if path is None or not path.is_file():
+        if path is None or not os.path.isfile(path):
             return no_errors(_NO_FILE.format(whose))
-    ours, theirs = (read(path, verify=False) for path in paths if path is not None)
+    try:
+        ours, theirs = (read(path, verify=False) for path in paths if path is not None)
+        return _contents(ours, theirs)
+    except RecordingError as problem:  # a damaged file costs its own place, not the comparison
+        return no_errors(str(problem))
+    except MemoryError:
+        return no_errors(f"{paths[0]} and {paths[1]} need more memory than there is.")
+
+
+def _contents(ours: StoredTensor, theirs: StoredTensor) -> TensorErrors:
     if ours.array.shape != theirs.array.shape:
         return no_errors(f"The files hold the shapes {ours.array.shape} and {theirs.array.shape}.")
+    if ours.dtype.startswith("complex") != theirs.dtype.startswith("complex"):  # two numbers against one
+        return no_errors(f"The files hold the dtypes {ours.dtype} and {theirs.dtype}.")
     if _same(ours, theirs) and ours.array.size > 1:
         return EQUAL
     return measure_tensors(ours, theirs)

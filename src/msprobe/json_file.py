@@ -1,11 +1,12 @@
 """Reading a JSON file that a person wrote: where each key stands, and what is wrong where it is not JSON."""
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
@@ -96,7 +97,9 @@ def read_object(path: str | os.PathLike[str]) -> JsonObject:
 
 def _read_text(path: str) -> str:
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
             content = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"The file {path!r} does not exist; check the path.") from None
@@ -116,6 +119,11 @@ def _read_text(path: str) -> str:
         ) from None
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    """Without this a pipe that nobody writes to would let us wait for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def _kind(value: Json) -> str:
     names = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "null")
@@ -129,6 +137,7 @@ class _Reader:
         self.text = text
         self.at = 0
         self.lines: dict[KeyPath, int] = {}
+        self._counted = 0, 1  # up to where lines were counted, and the number of the line there
 
     def whole(self) -> Json:
         if not self.next():
@@ -145,7 +154,10 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def line(self, at: int) -> int:
-        return self.text.count("\n", 0, at) + 1
+        """The number of a line; asked for ever later places, it counts no part of the text twice."""
+        before, line = self._counted if at >= self._counted[0] else (0, 1)
+        self._counted = at, line + self.text.count("\n", before, at)
+        return self._counted[1]
 
     def fail(self, at: int, mistake: str) -> NoReturn:
         column = at - self.text.rfind("\n", 0, at)

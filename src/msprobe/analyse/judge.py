@@ -11,15 +11,18 @@ from msprobe.analyse.measure import (
     NOTHING,
     UNSUPPORTED,
     Checksums,
+    Measured,
     Number,
     StatisticsErrors,
     TensorErrors,
     values_of,
 )
+from msprobe.name import PARAMETERS_GRAD
 
 YES, NO, NONE, UNMATCHED = "Yes", "No", "None", "Unmatched"
 PASS, DIFFERENT = "pass", "Different"
 WARNING = "Warning"
+BAD = (NO, WARNING, DIFFERENT)
 RED, YELLOW = "FFFF0000", "FFFFFF00"
 
 _DOUBLE_CHECK = "Need double check api accuracy. "
@@ -43,8 +46,6 @@ _COSINE, _COSINE_BAD = 0.99, 0.9
 _ABSOLUTE, _ABSOLUTE_BAD = 0.001, 1.0
 _RELATIVE = 0.5
 
-Measured = TensorErrors | StatisticsErrors | Checksums | None
-
 
 class Finding(NamedTuple):
     """A pair, how far it is apart, and what the specification makes of it."""
@@ -57,7 +58,7 @@ class Finding(NamedTuple):
 
     @property
     def is_bad(self) -> bool:
-        return self.result in (NO, WARNING, DIFFERENT)
+        return self.result in BAD
 
 
 def judge(pair: Pair, measured: Measured) -> Finding:
@@ -127,7 +128,7 @@ def _coloured(finding: Finding, inputs: Sequence[Finding]) -> Finding:
         return finding
     reds = list(_reds(finding))
     yellows: list[str] = []
-    if finding.pair.place.side == "output" and finding.result != UNMATCHED:
+    if _is_output(finding) and finding.result != UNMATCHED:
         for other in inputs:
             red, yellow = _beside(finding.measured, other.measured)
             reds += red
@@ -150,7 +151,7 @@ def _reds(finding: Finding) -> Iterator[str]:
     largest = _largest(finding.measured)
     if largest is not None and abs(largest) > 1e10:
         yield _HUGE
-    if isinstance(finding.measured, StatisticsErrors) and finding.pair.place.side == "output":
+    if isinstance(finding.measured, StatisticsErrors) and _is_output(finding):
         relative = finding.measured.max_relative
         if relative is not None and relative > _RELATIVE:
             yield _RELATIVE_BAD
@@ -188,3 +189,9 @@ def _largest(measured: Measured) -> float | None:
 
 def _number(value: Number) -> float | None:
     return None if isinstance(value, str) else value
+
+
+def _is_output(finding: Finding) -> bool:
+    """For colours, to which release 8.3.3 does not count the gradients of parameters."""
+    place = finding.pair.place
+    return place.side == "output" and place.record.name.direction != PARAMETERS_GRAD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from msprobe.name import CallName, slot_name
@@ -22,9 +23,25 @@ _FIELDS: tuple[tuple[str, Side, str], ...] = (
     ("value", "output", ""),
 )
 _PARAMETERS_GRAD = "parameters_grad"
+_NO_CALL = "the golden run has no such call"
+_TAKEN = "the mapping pairs the golden run's {} of this name with another one"
 _MOST_ALIGNED = 2_000  # calls of one name that are aligned by shape; more are taken in order
 
-Rename = Callable[[CallName], CallName]
+NOWHERE = "N/A"  # the golden name of what has no counterpart there
+
+
+def _unsaid(_name: CallName) -> str | None:
+    return None
+
+
+class Rename(NamedTuple):
+    """What the golden run calls the target's calls and places; what is not said has one name in both."""
+
+    owner: Callable[[CallName], str | None] = _unsaid  # of all calls of a module or an API
+    names: Mapping[str, str] = MappingProxyType({})  # of single calls and places
+
+
+SAME_NAMES = Rename()
 
 
 class Place(NamedTuple):
@@ -53,20 +70,21 @@ class Pair(NamedTuple):
 
 
 def match(
-    target: Recording, golden: Recording, *, fuzzy: bool = False, rename: Rename | None = None
+    target: Recording, golden: Recording, *, fuzzy: bool = False, rename: Rename = SAME_NAMES
 ) -> list[Pair]:
-    """Pair every place of both recordings, in the order of the target; never fails because one has more.
-
-    `rename` gives golden calls the names that the target uses for them.
-    """
-    renamed = {str(rename(r.name)) if rename else key: r for key, r in golden.records.items()}
-    partners = {key: key for key in target.records if key in renamed}
-    if fuzzy:
-        partners = _aligned(target.records, renamed)
+    """Pair every place of both recordings, in the order of the target; never fails because one has more."""
+    singles = _singles(target.records, golden.records, rename.names)
+    partners, reasons = _partners(target.records, golden.records, rename, fuzzy)
     pairs: list[Pair] = []
-    for key, other in _interleaved(target.records, renamed, partners):
-        theirs = renamed[other] if other is not None else None
-        pairs.extend(_pairs(target.records.get(key) if key is not None else None, theirs, fuzzy))
+    for key, other in _interleaved(target.records, golden.records, partners):
+        theirs = golden.records[other] if other is not None else None
+        if key is None:
+            assert theirs is not None
+            pairs.extend(_golden_only(theirs, singles))
+            continue
+        ours = target.records[key]
+        shifted = theirs is not None and key not in rename.names and ours.name.count != theirs.name.count
+        pairs.extend(_pairs(ours, theirs, singles, reasons.get(key, _NO_CALL), shifted))
     return pairs
 
 
@@ -115,12 +133,68 @@ def _interleaved(
         yield from ((None, other) for other in after.get(key, ()))
 
 
-def _aligned(target: Mapping[str, Record], golden: Mapping[str, Record]) -> dict[str, str]:
+def _partners(
+    target: Mapping[str, Record], golden: Mapping[str, Record], rename: Rename, fuzzy: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The golden call of each call of the target; and why one has none, where that is due to a rename."""
+    listed = {key: rename.names[key] for key in target if key in rename.names}
+    taken = set(listed.values())
+    free = {key: record for key, record in golden.items() if key not in taken} if taken else golden
+    asked = _asked(target, rename)
+    sought = {key: name for key, name in asked.items() if key not in listed}
+    if fuzzy:
+        partners = _aligned(sought, target, free)
+    else:
+        partners = {key: text for key, name in sought.items() if (text := _text(key, name, target)) in free}
+    partners.update((key, other) for key, other in listed.items() if other in golden)
+    if rename is SAME_NAMES:
+        return partners, {}
+    reasons = {key: _lack(other) for key, other in listed.items()}
+    for key in target:
+        if key not in asked or (other := _text(key, asked[key], target)) in taken:
+            reasons.setdefault(key, _TAKEN.format("call"))
+        elif other != key:
+            reasons.setdefault(key, _lack(other))
+    return partners, reasons
+
+
+def _asked(target: Mapping[str, Record], rename: Rename) -> dict[str, CallName]:
+    """The name under which the golden run is asked for each call.
+
+    What a rename gives to one call, another that happens to be called so does not get: it is left out.
+    """
+    owners = {key: rename.owner(record.name) for key, record in target.items()}
+    given = {owner for owner in owners.values() if owner is not None}
+    asked = {}
+    for key, record in target.items():
+        owner = owners[key]
+        if owner is not None:
+            asked[key] = record.name._replace(owner=owner)
+        elif record.name.owner not in given:
+            asked[key] = record.name
+    return asked
+
+
+def _text(key: str, name: CallName, target: Mapping[str, Record]) -> str:
+    """A name as a key of the golden run; older writers have keys that are not quite the name."""
+    return key if name is target[key].name else str(name)
+
+
+def _lack(other: str) -> str:
+    if other == NOWHERE:
+        return "the mapping says that it has no counterpart"
+    return f"the golden run has no {other}, which the mapping names"
+
+
+def _aligned(
+    asked: Mapping[str, CallName], target: Mapping[str, Record], golden: Mapping[str, Record]
+) -> dict[str, str]:
     """Partners among the calls of one API or module and one direction, whatever their counts."""
     groups: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for number, records in enumerate((target, golden)):
-        for key, record in records.items():
-            groups[record.name.owner, record.name.direction][number].append(key)
+    for key, name in asked.items():
+        groups[name.owner, name.direction][0].append(key)
+    for key, record in golden.items():
+        groups[record.name.owner, record.name.direction][1].append(key)
     partners: dict[str, str] = {}
     for ours, theirs in groups.values():
         if len(ours) == len(theirs) or max(len(ours), len(theirs)) > _MOST_ALIGNED:
@@ -140,23 +214,55 @@ def _shapes(record: Record) -> tuple[tuple[int, ...] | None, ...]:
 # ---- places of one call ----
 
 
-def _pairs(ours: Record | None, theirs: Record | None, fuzzy: bool) -> Iterator[Pair]:
-    if ours is None or theirs is None:
-        whose = "target" if ours is None else "golden run"
-        for place in places(ours or theirs):  # type: ignore[arg-type]  # one of them is there
-            reason = f"the {whose} has no such call"
-            yield Pair(place, None, reason) if ours is not None else Pair(None, place, reason)
-        return
-    shifted = fuzzy and ours.name != theirs.name
-    counterparts = {_slot(place): place for place in places(theirs)}
+class _Singles(NamedTuple):
+    """Places that are paired one by one: their golden names, and the golden places of these names."""
+
+    names: Mapping[str, str]
+    found: Mapping[str, Place]
+
+
+def _singles(
+    target: Mapping[str, Record], golden: Mapping[str, Record], names: Mapping[str, str]
+) -> _Singles:
+    if not names:
+        return _Singles(names, {})
+    ours = (place.name for record in target.values() for place in places(record))
+    sought = {names[name] for name in ours if name in names}
+    theirs = (place for record in golden.values() for place in places(record))
+    return _Singles(names, {place.name: place for place in theirs if place.name in sought})
+
+
+def _golden_only(record: Record, singles: _Singles) -> Iterator[Pair]:
+    for place in places(record):
+        if place.name not in singles.found:
+            yield Pair(None, place, "the target has no such call")
+
+
+def _pairs(
+    ours: Record, theirs: Record | None, singles: _Singles, absent: str, shifted: bool
+) -> Iterator[Pair]:
+    """The places of a call and their counterparts; `absent` is said where the golden run has no such call."""
+    counterparts = {_slot(place): place for place in places(theirs)} if theirs is not None else {}
     for place in places(ours):
-        other = counterparts.pop(_slot(place), None)
-        if other is None:
+        if place.name in singles.names:
+            yield _single(place, singles)
+        elif theirs is None:
+            yield Pair(place, None, absent)
+        elif (other := counterparts.pop(_slot(place), None)) is None:
             yield Pair(place, None, "this call has no such place in the golden run", shifted)
+        elif other.name in singles.found:
+            yield Pair(place, None, _TAKEN.format("place"), shifted)
         else:
             yield Pair(place, other, _obstacle(place.leaf, other.leaf), shifted)
     for place in counterparts.values():
-        yield Pair(None, place, "this call has no such place in the target", shifted)
+        if place.name not in singles.found:
+            yield Pair(None, place, "this call has no such place in the target", shifted)
+
+
+def _single(place: Place, singles: _Singles) -> Pair:
+    name = singles.names[place.name]
+    other = singles.found.get(name)
+    return Pair(place, other, _lack(name) if other is None else _obstacle(place.leaf, other.leaf))
 
 
 def _slot(place: Place) -> str:

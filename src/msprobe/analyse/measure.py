@@ -57,6 +57,9 @@ class Checksums(NamedTuple):
         return self.target == self.golden
 
 
+Measured = TensorErrors | StatisticsErrors | Checksums | None
+
+
 class SketchErrors(NamedTuple):
     """Estimates from two sketches, each known to about `sd` of itself."""
 
@@ -190,10 +193,13 @@ def measure_sketches(target: Leaf, golden: Leaf) -> SketchErrors | None:
     """What two sketches say; None where one is missing."""
     if target.sketch is None or golden.sketch is None:
         return None
-    ours, theirs = (np.frombuffer(leaf.sketch, "<f4").astype(np.float64) for leaf in (target, golden))  # type: ignore[arg-type]
-    size, difference = float(np.linalg.norm(theirs)), float(np.linalg.norm(ours - theirs))
-    both = size * float(np.linalg.norm(ours))
+    with np.errstate(all="ignore"):
+        ours, theirs = (
+            np.frombuffer(sketch, "<f4").astype(np.float64) for sketch in (target.sketch, golden.sketch)
+        )
+        size, difference = float(np.linalg.norm(theirs)), float(np.linalg.norm(ours - theirs))
+        both, dot = size * float(np.linalg.norm(ours)), float(ours @ theirs)
     relative = difference / size if size else (0.0 if difference == 0 else math.inf)
     exact = math.prod(golden.shape or ()) <= kernels.SKETCH_SIZE
     sd = 0.0 if exact else 1 / math.sqrt(kernels.SKETCH_SIZE)
-    return SketchErrors(relative, float(ours @ theirs) / both if both else 1.0, sd)
+    return SketchErrors(relative, dot / both if both else 1.0, sd)

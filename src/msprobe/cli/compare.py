@@ -1,8 +1,12 @@
-"""Compare two recordings, place by place, and say which one needs attention first.
+"""Compare two recordings: which call made the difference, and is it rounding or a fault?
 
 TARGET is the run under suspicion, GOLDEN the one that is trusted. Each is the folder of a run, of one of its
-steps or ranks, or a dump.json. Ranks and steps of the same number are compared with each other; each gives
-one table, compare_result_{timestamp}.xlsx, and one advisor_{timestamp}.txt.
+steps or ranks, or a dump.json. Ranks and steps of the same number are compared with each other. Each gives
+
+  compare_result_{timestamp}.xlsx   every place of every call, with its metrics and verdicts
+  compare_result_{timestamp}.html   the same as a page: open it in a browser
+  advisor_{timestamp}.txt           the first node that may not reach accuracy, and what to do
+  next_config_{timestamp}.json      if they part: what to record next, around the suspect
 
 Instead of two paths a compare.json may name them:
 
@@ -12,152 +16,173 @@ Instead of two paths a compare.json may name them:
 examples:
   msprobe compare ./npu_dump ./gpu_dump
   msprobe compare ./npu_dump/step0 ./gpu_dump/step0 -o ./result --csv
+  msprobe compare ./new ./trusted --fail-on divergence --json summary.json --junit junit.xml
   msprobe -f pytorch compare -i compare.json -o ./output -s
+
+exit status: 0, or 1 if --fail-on found what it names, or 2 for a mistake in the command or its input
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from msprobe.cli.screen import harmless
 from msprobe.errors import UsageError
 
 if TYPE_CHECKING:
-    from msprobe.compare import Comparison
+    from msprobe.analyse.comparison import Outcome
+    from msprobe.compare_request import Request
 
 SUMMARY = "where two recordings part"
-
-
-class Request(NamedTuple):
-    """What to compare; the stack file of a single card may be named, or lies beside the recording."""
-
-    target: str
-    golden: str
-    stack: str | None = None
-    loud: bool = True
+FAILURES = ("divergence", "accuracy", "unmatched")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="the recording under suspicion")
-    parser.add_argument("golden", metavar="GOLDEN", nargs="?", help="the recording that is trusted")
-    parser.add_argument(
-        "-i",
-        "--input_path",
+    add = parser.add_argument
+    add("target", metavar="TARGET", nargs="?", help="the recording under suspicion")
+    add("golden", metavar="GOLDEN", nargs="?", help="the recording that is trusted")
+    add("-i", "--input_path", metavar="FILE", help="a compare.json that names both, instead of two paths")
+    add("-o", "--output_path", metavar="DIR", default="./output", help="where results go (default: ./output)")
+    add("-s", "--stack_mode", action="store_true", help="call stacks in a column NPU_Stack_Info")
+    add("-c", "--compare_only", action="store_true", help="only the table: no advice, no page")
+    add("-f", "--fuzzy_match", action="store_true", help="match calls also if their counts differ")
+    _add_mappings(parser)
+    add("--csv", action="store_true", help="write tables as csv instead of xlsx")
+    add("--json", metavar="FILE", help="write a summary for programs (docs/compare.md describes its keys)")
+    add("--junit", metavar="FILE", help="write JUnit XML: one test for each call")
+    add(
+        "--fail-on",
+        metavar="WHAT",
+        action="append",
+        choices=FAILURES,
+        help="exit with 1 if there is a divergence, a result No, Warning or Different (accuracy), or a place "
+        "without a counterpart (unmatched); may be given several times",
+    )
+    add("-j", "--jobs", metavar="N", type=int, help="ranks and steps compared at a time (default: all cores)")
+
+
+def _add_mappings(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "-am",
+        "--api_mapping",
         metavar="FILE",
-        help="a compare.json that names both, instead of two paths",
+        nargs="?",
+        const="",
+        help="across frameworks: which API of MindSpore is which of PyTorch; without FILE as built in",
     )
-    parser.add_argument(
-        "-o", "--output_path", metavar="DIR", default="./output", help="where results go (default: ./output)"
+    add(
+        "-cm",
+        "--cell_mapping",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="modules that the two runs call differently, as lines `target: golden`, such as "
+        "enc.l1.Linear: encoder.layer1.Linear, or enc: encoder for all in it",
     )
-    parser.add_argument(
-        "-s", "--stack_mode", action="store_true", help="show the call stacks in the column NPU_Stack_Info"
+    add(
+        "-dm",
+        "--data_mapping",
+        metavar="FILE",
+        help="single calls or places that belong together, as lines `target: golden` of full names",
     )
-    parser.add_argument(
-        "-c", "--compare_only", action="store_true", help="only the table: no advice on screen and in a file"
+    add(
+        "-lm", "--layer_mapping", metavar="FILE", help="across frameworks: layers that are called differently"
     )
-    parser.add_argument(
-        "-f",
-        "--fuzzy_match",
-        action="store_true",
-        help="match calls of one name also where their counts differ",
-    )
-    parser.add_argument("--csv", action="store_true", help="write the table as csv instead of xlsx")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from msprobe.compare import compare
+    from msprobe.compare_runs import Options, compare_runs
+    from msprobe.mapping_file import read_mappings
+    from msprobe.report.files import wanted_in, write_junit, write_summary
 
     request = _request(arguments)
-    out = Path(arguments.output_path)
-    _make(out)
-    comparisons = compare(request.target, request.golden, fuzzy=arguments.fuzzy_match, progress=_progress())
-    stamp = time.strftime("%Y%m%d%H%M%S")
-    for comparison in comparisons:
-        for line in _report(comparison, out, stamp, arguments, several=len(comparisons) > 1):
-            print(line)
-    return 0
+    mappings = read_mappings(
+        api=arguments.api_mapping,
+        cell=arguments.cell_mapping,
+        data=arguments.data_mapping,
+        layer=arguments.layer_mapping,
+    )
+    wanted = wanted_in(
+        arguments.output_path,
+        with_stack=arguments.stack_mode,
+        only_table=arguments.compare_only,
+        as_csv=arguments.csv,
+    )
+    with_cases = request.loud or arguments.junit is not None
+    options = Options(arguments.fuzzy_match, mappings, with_cases, request.stack, _jobs(arguments.jobs))
+    compared = compare_runs(request.target, request.golden, wanted, options, _progress())
+    if request.loud:
+        _log_calls(compared.outcomes)
+    for line in compared.told():
+        print(harmless(line))
+    if arguments.json is not None:
+        write_summary(Path(arguments.json), compared.outcomes, compared.files())
+    if arguments.junit is not None:
+        write_junit(Path(arguments.junit), compared.outcomes)
+    return _status(compared.outcomes, arguments.fail_on or ())
 
 
 def _request(arguments: argparse.Namespace) -> Request:
+    from msprobe.compare_request import Request
+
     if arguments.input_path is not None:
         if arguments.target is not None:
             raise UsageError("Give either TARGET and GOLDEN or -i compare.json, not both.")
-        return _read_request(arguments.input_path)
+        return _read_request(arguments.input_path, with_stack=arguments.stack_mode)
     if arguments.golden is None:
         raise UsageError("Nothing to compare: give TARGET and GOLDEN, or -i compare.json.")
     return Request(arguments.target, arguments.golden)
 
 
-def _read_request(path: str) -> Request:
+def _read_request(path: str, *, with_stack: bool) -> Request:
+    from msprobe.compare_request import requested
     from msprobe.json_file import read_object
 
-    found = read_object(path)
-    known = {"npu_path": str, "bench_path": str, "stack_path": str, "is_print_compare_log": bool}
-    for key, value in found.value.items():
-        if key not in known:
-            raise UsageError(f"{path}: '{key}' is not a key of compare.json; it knows {', '.join(known)}.")
-        if not isinstance(value, known[key]):
-            word = "true or false" if known[key] is bool else "a text"
-            raise UsageError(f"{path}: '{key}' is {value!r}; it must be {word}.")
-    for key in ("npu_path", "bench_path"):
-        if not found.value.get(key):
-            raise UsageError(f"{path}: '{key}' is missing; it names a dump.json or the folder of a step.")
-    values = found.value
-    return Request(
-        str(values["npu_path"]),
-        str(values["bench_path"]),
-        str(values["stack_path"]) if values.get("stack_path") else None,
-        values.get("is_print_compare_log") is not False,
-    )
+    return requested(read_object(path).value, path, with_stack=with_stack)
 
 
-def _make(out: Path) -> None:
-    from msprobe.store.layout import make_folder
-
-    try:
-        make_folder(out)
-    except OSError as error:
-        raise UsageError(f"-o {out}: the folder cannot be made: {error.strerror}.") from None
+def _jobs(asked: int | None) -> int:
+    if asked is not None and asked < 1:
+        raise UsageError(f"-j {asked}: it must be 1 or more.")
+    return asked or os.cpu_count() or 1
 
 
 def _progress() -> Callable[[int, int], None]:
     """Shows how far it is where somebody looks, at most a few times a second."""
     shown = [0.0]
 
-    def show(done: int, all_: int) -> None:
+    def show(done: int, count: int) -> None:
         now = time.monotonic()
-        if sys.stderr.isatty() and (now - shown[0] > 0.2 or done == all_):
+        if sys.stderr.isatty() and (now - shown[0] > 0.2 or done == count):
             shown[0] = now
-            end = "\n" if done == all_ else ""
-            print(f"\rcomparing: {done} of {all_} places", end=end, file=sys.stderr, flush=True)
+            bar = "#" * (20 * done // count) if count else ""
+            end = "\n" if done == count else ""
+            print(f"\rcomparing [{bar:<20}] {done} of {count}", end=end, file=sys.stderr, flush=True)
 
     return show
 
 
-def _report(
-    comparison: Comparison, out: Path, stamp: str, arguments: argparse.Namespace, *, several: bool
-) -> list[str]:
-    from msprobe.report.advice import advise
-    from msprobe.report.columns import table
-    from msprobe.report.table import write_csv
-    from msprobe.report.xlsx import write_xlsx
+def _log_calls(outcomes: Sequence[Outcome]) -> None:
+    """A line for each call, as is_print_compare_log asks for."""
+    for outcome in outcomes:
+        for case in outcome.cases:
+            reason = case.reason or "agrees, or differs no more than its inputs explain"
+            print(harmless(f"{case.call}: {reason}"))
 
-    target = comparison.target
-    rank = "" if target.rank is None else str(target.rank)
-    place = f"_step{target.step}_rank{rank}" if several else ""
-    shown = table(comparison.findings, comparison.mode, with_stack=arguments.stack_mode)
-    path = out / f"compare_result{place}_{stamp}.{'csv' if arguments.csv else 'xlsx'}"
-    (write_csv if arguments.csv else write_xlsx)(path, shown)
-    lines = [f"{path}: {len(comparison.findings)} rows"]
-    if not arguments.compare_only:
-        from msprobe.store.layout import write_whole
 
-        advice = advise(comparison.findings)
-        file = out / f"advisor{place}_{stamp}.txt"
-        write_whole(file, [f"{advice}\n".encode()])
-        lines += str(advice).splitlines()
-    return lines
+def _status(outcomes: Sequence[Outcome], fail_on: Sequence[str]) -> int:
+    from msprobe.analyse.judge import BAD
+
+    found = {
+        "divergence": any(outcome.located.culprit is not None for outcome in outcomes),
+        "accuracy": any(outcome.results[result] for outcome in outcomes for result in BAD),
+        "unmatched": any(outcome.unmatched for outcome in outcomes),
+    }
+    return 1 if any(found[what] for what in fail_on) else 0

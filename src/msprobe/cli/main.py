@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from msprobe import __version__
 from msprobe.cli import compare, recover, show
+from msprobe.cli.screen import harmless
 from msprobe.errors import MsprobeError
 
 # A command is a module with SUMMARY, add_arguments(parser) and run(arguments) -> exit code. What is heavy it
@@ -51,13 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # the one place where any error becomes a sentence
         if os.environ.get(_TRACEBACK):
             raise
-        print(f"msprobe: {_sentence(error)}", file=sys.stderr)
+        print(f"msprobe: {harmless(_sentence(error))}", file=sys.stderr)
         return FAILED
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, MsprobeError):
         return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be read or written: {error.strerror or error}."
     kind = type(error).__name__
     return f"unexpected {kind}: {error}. Set {_TRACEBACK}=1 to see where, and please report it."
 

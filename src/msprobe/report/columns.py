@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.judge import Finding, needs_agree
 from msprobe.analyse.match import Place
 from msprobe.analyse.measure import (
     NOTHING,
     UNSUPPORTED,
-    Checksums,
     StatisticsErrors,
     TensorErrors,
+    checksum_of,
     values_of,
 )
 from msprobe.record import Leaf
@@ -42,20 +43,26 @@ def columns(mode: str, *, with_stack: bool) -> list[Column]:
     return found
 
 
-def table(findings: Sequence[Finding], mode: str, *, with_stack: bool) -> Table:
-    """All findings as rows; the stack of a call stands in its first row."""
-    shown = columns(mode, with_stack=with_stack)
+def table(comparison: Comparison, *, with_stack: bool) -> Table:
+    """All findings as rows, our verdict behind; the stack of a call stands in its first row."""
+    findings = comparison.findings
+    shown = columns(comparison.mode, with_stack=with_stack)
     rows = [[column.fill(finding) for column in shown] for finding in findings]
     if with_stack:
-        stack = [column.header for column in shown].index(_STACK)
-        last = None
-        for row, finding in zip(rows, findings, strict=True):
-            record = finding.pair.place.record
-            if record is not last and record.stack is not None and finding.pair.target is not None:
-                row[stack] = str(list(record.stack.frames))
-            last = record
+        _add_stacks(rows, findings, [column.header for column in shown].index(_STACK))
+    for row, verdict in zip(rows, comparison.verdicts, strict=True):
+        row += (verdict.level, verdict.error, verdict.reason)
     fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
-    return Table([column.header for column in shown], rows, fills)
+    return Table([*(column.header for column in shown), *VERDICT], rows, fills)
+
+
+def _add_stacks(rows: list[list[Cell]], findings: Sequence[Finding], column: int) -> None:
+    last = None
+    for row, finding in zip(rows, findings, strict=True):
+        record = finding.pair.place.record
+        if record is not last and record.stack is not None and finding.pair.target is not None:
+            row[column] = str(list(record.stack.frames))
+        last = record
 
 
 def _side(name: str, ask: Callable[[Place], Cell]) -> Callable[[Finding], Cell]:
@@ -115,11 +122,8 @@ def _statistic(field: str, index: int) -> Callable[[Finding], Cell]:
     return fill
 
 
-def _checksum(field: str) -> Callable[[Finding], Cell]:
-    def fill(finding: Finding) -> Cell:
-        return getattr(finding.measured, field) if isinstance(finding.measured, Checksums) else NOTHING
-
-    return fill
+def _checksum(place: Place) -> str:
+    return checksum_of(place.leaf)
 
 
 def _data_names(finding: Finding) -> str:
@@ -133,6 +137,8 @@ def _data_names(finding: Finding) -> str:
 
 
 _STACK = "NPU_Stack_Info"
+# Ours, behind all that the specification names: the level, the tolerance that would have passed, and why.
+VERDICT = ("Verdict", "Passing Tolerance", "Verdict Reason")
 _BASIC = [
     Column(f"{word} {header}", _side(side, ask))
     for header, ask in (
@@ -168,6 +174,6 @@ _METRICS = {
         )
         for index, header in enumerate(headers)
     ],
-    "md5": [Column("NPU MD5", _checksum("target")), Column("BENCH MD5", _checksum("golden"))],
+    "md5": [Column("NPU MD5", _side("target", _checksum)), Column("BENCH MD5", _side("golden", _checksum))],
 }
 _RESULT = {"tensor": "Accuracy Reached or Not", "statistics": "Result", "md5": "Result"}

@@ -13,9 +13,10 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from msprobe.errors import RecordingError
-from msprobe.kernels import Statistics
+from msprobe.kernels import SKETCH_SIZE, Statistics
 from msprobe.name import CallName
-from msprobe.record import Deferred, Leaf, Record, Tree
+from msprobe.record import MAX_DEPTH, Deferred, Leaf, Record, Tree
+from msprobe.store.layout import is_plain_name
 
 _MANY_TEXTS = 10_000
 
@@ -96,43 +97,73 @@ class Encoder:
 
 # ---- reading ----
 
+_FLOATS = frozenset({float})
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _TEXTS = frozenset({str, type(None)})
+_INTEGERS = frozenset({int})
 _TENSOR_KEYS = frozenset(
     {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "Nan_count", "Inf_count"}
     | {"requires_grad", "md5", "sketch", "data_name"}
 )
+_REMARKS = frozenset({"is_recompute", "exception"})  # fields of a record that are no leaves
+_SKETCH = "cs64:"  # the method; and release 8.3.3 refuses a dump with a text that begins with "+"
+_SKETCH_BYTES = 4 * SKETCH_SIZE
+
+# The name of a place is made of a record's name and all keys above it. A file could make such names so long,
+# and so many of them, that no memory holds them.
+_LONGEST_NAME = 1 << 12
+_LONGEST_KEYS = 1 << 14
+_LONGEST_SHOWN = 200
+_DEEPEST = MAX_DEPTH + 2  # what walk() makes, within the arguments of a call
+_MOST_ELEMENTS = 1 << 63
+_LARGEST = 1 << 1000  # whole numbers up to here, and their differences, are floats, too
 
 
-def decode_record(key: str, data: Any, where: str, *, is_variable: bool = False) -> Record:
+def decode_record(key: str, data: Any, file: str, *, is_variable: bool = False) -> Record:
     """The record under a key of "data": a call, or at level debug a saved variable."""
+    name = _decode_name(key, file, is_variable)
+    where = f"{file}, {key if key.isprintable() and len(key) <= _LONGEST_SHOWN else _shown(key)}"
     try:
         if is_variable:
-            return Record(CallName.parse_variable(key), {"value": _decode(data, where)})
+            return Record(name, {"value": _decode(data, where)})
         if not isinstance(data, dict):
             raise RecordingError(f"{where} is {_shown(data)} and no object; the file is damaged.")
         fields = {
-            slot: item if isinstance(item, (bool, str)) else _decode(item, where)
+            slot: item if slot in _REMARKS and isinstance(item, (bool, str)) else _decode(item, where)
             for slot, item in data.items()
         }
         if isinstance(fields.get("recompute"), dict):  # what a checkpointed call gave when it ran again
-            fields["recompute"] = decode_record(key, data["recompute"], where).fields
-        return Record(CallName.parse(key), fields)
+            fields["recompute"] = decode_record(key, data["recompute"], file).fields
+        return Record(name, fields)
     except RecursionError:
-        raise RecordingError(f"{where} is nested too deeply; the file is damaged.") from None
+        raise _too_deep(where) from None
 
 
-def _decode(data: Any, where: str) -> Tree:
-    """The tree that a JSON value of a record stands for."""
+def _decode_name(key: str, file: str, is_variable: bool) -> CallName:
+    if len(key) > _LONGEST_NAME:
+        raise RecordingError(f"{file}: the record name {_shown(key)} is far too long; the file is damaged.")
+    try:
+        return CallName.parse_variable(key) if is_variable else CallName.parse(key)
+    except RecordingError:
+        kind = "a record name, such as Torch.matmul.0.forward or Module.head.Linear.forward.0"
+        if is_variable:
+            kind = "the name of a saved variable, such as loss.0.debug"
+        raise RecordingError(f"{file}: {_shown(key)} is not {kind}.") from None
+
+
+def _decode(data: Any, where: str, depth: int = 0, keys: int = 0) -> Tree:
+    """The tree that a JSON value of a record stands for; `keys` is how long those above it are together."""
     if data is None:
         return None
+    if depth > _DEEPEST or keys > _LONGEST_KEYS:
+        raise _too_deep(where)
     if isinstance(data, list):
-        return [_decode(item, where) for item in data]
+        return [_decode(item, where, depth + 1, keys) for item in data]
     if not isinstance(data, dict):
-        return Leaf(type(data).__name__, data)  # inside forms of other releases, such as P2POp
+        return Leaf(type(data).__name__, _plain(data, where))  # inside forms of other releases, such as P2POp
     if isinstance(data.get("type"), str):
         return _decode_leaf(data, where)
-    return {key: _decode(item, where) for key, item in data.items()}
+    return {key: _decode(item, where, depth + 1, keys + len(key)) for key, item in data.items()}
 
 
 def _decode_leaf(data: dict[str, Any], where: str) -> Leaf:
@@ -140,21 +171,21 @@ def _decode_leaf(data: dict[str, Any], where: str) -> Leaf:
     shape = get("shape")
     if shape is None:
         extra = {key: item for key, item in data.items() if key not in ("type", "value")}
-        return Leaf(data["type"], get("value"), extra=extra or None)
-    stats = Statistics(
-        get("Max"), get("Min"), get("Mean"), get("Norm"), get("Nan_count", 0), get("Inf_count", 0)
-    )
-    if not _NUMBERS.issuperset(map(type, stats)):
-        raise _damaged(where, "statistics", tuple(stats))
+        return Leaf(data["type"], _plain(get("value"), where), extra=extra or None)
     texts = (get("dtype"), get("md5"), get("data_name"))
     if not _TEXTS.issuperset(map(type, texts)):
         raise _damaged(where, "dtype, md5 and data_name", texts)
+    if texts[2] is not None and not is_plain_name(texts[2]):
+        raise _damaged(where, "data_name", texts[2])
+    requires_grad = get("requires_grad")
+    if requires_grad is not True and requires_grad is not False and requires_grad is not None:
+        raise _damaged(where, "requires_grad", requires_grad)
     return Leaf(
         type=data["type"],
         dtype=str(texts[0]),
         shape=_decode_shape(shape, where),
-        stats=stats,
-        requires_grad=get("requires_grad"),
+        stats=_decode_statistics(data, where),
+        requires_grad=requires_grad,
         checksum=texts[1],
         sketch=_decode_sketch(get("sketch"), where),
         data_name=texts[2],
@@ -162,15 +193,41 @@ def _decode_leaf(data: dict[str, Any], where: str) -> Leaf:
     )
 
 
+def _plain(value: Any, where: str) -> Any:
+    """The value of a leaf that is no tensor; a whole number that no float can hold becomes its text."""
+    if type(value) is int:
+        return value if -_LARGEST < value < _LARGEST else str(value)
+    if type(value) is not list and type(value) is not dict:
+        return value
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = [part for part in level if type(part) is dict or type(part) is list]
+        level = [item for part in inside for item in (part.values() if type(part) is dict else part)]
+        if not level:
+            return value
+    raise _too_deep(where)
+
+
 def _decode_shape(shape: Any, where: str) -> tuple[int, ...]:
     sizes = tuple(shape) if type(shape) is list else None
     if sizes is None or not (_INTEGERS.issuperset(map(type, sizes)) and min(sizes, default=0) >= 0):
         raise _damaged(where, "shape", shape)
+    if not 0 < math.prod(sizes) < _MOST_ELEMENTS and (0 not in sizes or max(sizes) >= _MOST_ELEMENTS):
+        raise _damaged(where, "shape", shape)
     return sizes
 
 
-_INTEGERS = frozenset({int})
-_SKETCH = "cs64:"  # the method; and release 8.3.3 refuses a dump with a text that begins with "+"
+def _decode_statistics(data: dict[str, Any], where: str) -> Statistics:
+    get = data.get
+    stats = Statistics(
+        get("Max"), get("Min"), get("Mean"), get("Norm"), get("Nan_count", 0), get("Inf_count", 0)
+    )
+    if _FLOATS.issuperset(map(type, stats[:4])) and stats[4] == stats[5] == 0:
+        return stats  # as they are nearly always
+    for number in stats:
+        if type(number) not in _NUMBERS or (type(number) is int and not -_LARGEST < number < _LARGEST):
+            raise _damaged(where, "statistics", tuple(stats))
+    return stats
 
 
 def _decode_sketch(text: Any, where: str) -> bytes | None:
@@ -178,12 +235,18 @@ def _decode_sketch(text: Any, where: str) -> bytes | None:
         return None
     if isinstance(text, str) and text.startswith(_SKETCH):
         with contextlib.suppress(binascii.Error, ValueError):
-            return base64.b64decode(text.removeprefix(_SKETCH), validate=True)
+            numbers = base64.b64decode(text.removeprefix(_SKETCH), validate=True)
+            if len(numbers) == _SKETCH_BYTES:
+                return numbers
     raise _damaged(where, "sketch", text)
 
 
 def _damaged(where: str, key: str, value: Any) -> RecordingError:
     return RecordingError(f"{where} has the {key} {_shown(value)}, which cannot be; the file is damaged.")
+
+
+def _too_deep(where: str) -> RecordingError:
+    return RecordingError(f"{where} is nested too deeply, or its keys are too long; the file is damaged.")
 
 
 def _shown(value: Any) -> str:

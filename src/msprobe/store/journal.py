@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from msprobe.errors import RecordingError
 from msprobe.kernels import checksum
-from msprobe.store.layout import open_new
+from msprobe.store.layout import open_new, open_regular
 
 VERSION = "1"
 NONE = "-"  # no stack; not listed in construct.json
@@ -168,7 +168,7 @@ def _header(path: Path, text: bytes) -> dict[str, Any]:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Contents]:
     """The contents of a journal, as long as the block lasts."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = open_regular(path)
     try:
         if os.fstat(descriptor).st_size == 0:
             yield Contents(path, b"")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -23,6 +25,7 @@ CLAIMS = ".claims"
 
 STEP_FOLDER = re.compile(r"step([0-9]{1,9})")
 RANK_FOLDER = re.compile(r"(?:rank|proc)([0-9]{0,9})")  # proc: release 26.2.0 outside distributed training
+_LEVELS = 4  # of folders below the one that is named: a run has two
 # Of a file that was being written when its process died: one of ours, or a tensor's.
 _LEFT_BEHIND = re.compile(r"\.(?:\w+\.(?:json|log)\.[0-9]+\.part|[0-9]+-[0-9a-f]+\.tmp)")
 
@@ -53,6 +56,8 @@ def make_folder(path: Path) -> Path:
         above = above.parent
     for folder in reversed(missing):
         _make_one(folder)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(path))
     return path
 
 
@@ -76,6 +81,25 @@ def _make_one(folder: Path) -> None:
     folder.chmod(FOLDER_MODE)
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether it names a file of the folder it is looked for in, and none elsewhere."""
+    return name not in ("", ".", "..") and "/" not in name and "\\" not in name and "\0" not in name
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor for reading a file; a link is not followed, and a pipe or a device is refused at once."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "it is a link, and links are not followed", os.fspath(path)) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    return descriptor
+
+
 def open_new(path: Path, flags: int = 0) -> int:
     """A descriptor for writing a file of ours; a link at its place is replaced, never followed."""
     if path.is_symlink():
@@ -88,13 +112,17 @@ def open_new(path: Path, flags: int = 0) -> int:
 def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    descriptor = open_new(beside, os.O_TRUNC)
     try:
-        with os.fdopen(descriptor, "wb", buffering=1 << 20) as stream:
+        with os.fdopen(open_new(beside, os.O_TRUNC), "wb", buffering=1 << 20) as stream:
             stream.writelines(chunks)
         os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # a full disk does not say which file it had no room for
+            error.filename = str(path)
         raise
 
 
@@ -112,15 +140,15 @@ def recording_folders(root: Path) -> Iterator[Path]:
     return filter(holds_recording, rank_folders(root))
 
 
-def rank_folders(root: Path) -> Iterator[Path]:
+def rank_folders(root: Path, levels: int = _LEVELS) -> Iterator[Path]:
     """Every folder at or below `root` that holds a recording, or is called as if it did."""
     if holds_recording(root):
         yield root
         return
-    for folder in sorted(root.iterdir(), key=_numbered) if root.is_dir() else ():
+    for folder in sorted(root.iterdir(), key=_numbered) if levels and root.is_dir() else ():
         is_rank = RANK_FOLDER.fullmatch(folder.name)
         if (is_rank or STEP_FOLDER.fullmatch(folder.name)) and folder.is_dir() and not folder.is_symlink():
-            yield from list(rank_folders(folder)) or ([folder] if is_rank else [])
+            yield from list(rank_folders(folder, levels - 1)) or ([folder] if is_rank else [])
 
 
 def holds_recording(folder: Path) -> bool:

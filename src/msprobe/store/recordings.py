@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import gc
+import dataclasses
 import json
 import os
-from collections.abc import Iterator
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msprobe.errors import RecordingError
+from msprobe.garbage import uncollected
 from msprobe.record import Header, Leaf, Record, Recording, Stack
 from msprobe.store import journal
 from msprobe.store.dump_json import decode_record
@@ -22,28 +23,70 @@ from msprobe.store.layout import (
     JOURNAL,
     STACK,
     TENSOR_FOLDER,
+    is_plain_name,
+    open_regular,
     recording_folders,
     step_and_rank,
 )
 
+_MOST_BYTES = 1 << 32
 
-def read(path: str | os.PathLike[str]) -> list[Recording]:
+
+class Source(NamedTuple):
+    """A recording that was found and not yet read."""
+
+    path: Path  # its folder, or the file that was named
+    step: int | None
+    rank: int | None
+
+
+def find(path: str | os.PathLike[str]) -> list[Source]:
     """The recordings at a path: of a run, a step, or a rank, or the one of a dump.json or debug.json.
 
-    They come in the order of steps and ranks. One whose process died or still runs is read from its journal.
+    They come in the order of steps and ranks.
     """
     where = Path(path)
     try:
-        with _no_garbage():
-            if where.is_file():
-                return [_read_file(where)]
-            found = [_read_folder(folder) for folder in recording_folders(where)]
+        places = [where] if where.is_file() else list(recording_folders(where))
     except OSError as error:
-        reason = error.strerror or error
-        raise RecordingError(f"{error.filename or where} cannot be read: {reason}.") from error
-    if not found:
+        raise _unreadable(where, error) from error
+    if not places:
         raise RecordingError(f"{where} holds no recording: {_why_none(where)}.")
-    return found
+    folders = [place.parent if place is where and where.is_file() else place for place in places]
+    return [
+        Source(place, *step_and_rank(folder.absolute()))
+        for place, folder in zip(places, folders, strict=True)
+    ]
+
+
+def read(path: str | os.PathLike[str]) -> list[Recording]:
+    """All recordings that find() finds."""
+    return [read_one(source.path) for source in find(path)]
+
+
+def read_one(path: Path, *, stack: str | None = None) -> Recording:
+    """The recording of a folder or file; one whose process died or still runs is read from its journal.
+
+    `stack` names a stack.json that does not lie beside it.
+    """
+    try:
+        with uncollected():
+            found = _read_file(path) if path.is_file() else _read_folder(path)
+            return found if stack is None else _with_stacks(found, Path(stack))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except MemoryError as error:
+        raise RecordingError(f"{path} needs more memory than there is.") from error
+
+
+def _with_stacks(recording: Recording, path: Path) -> Recording:
+    stacks = _stacks(_object(path), str(path))
+    records = {name: record._replace(stack=stacks.get(name)) for name, record in recording.records.items()}
+    return dataclasses.replace(recording, records=records)
+
+
+def _unreadable(where: Path, error: OSError) -> RecordingError:
+    return RecordingError(f"{error.filename or where} cannot be read: {error.strerror or error}.")
 
 
 def tensor_path(recording: Recording, leaf: Leaf) -> Path | None:
@@ -51,28 +94,18 @@ def tensor_path(recording: Recording, leaf: Leaf) -> Path | None:
     name = leaf.data_name
     if name is None:
         return None
-    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+    if not is_plain_name(name):
         raise RecordingError(
             f"{recording.folder} names the tensor file {name!r}, which is no plain file name."
         )
     return Path(recording.folder) / TENSOR_FOLDER / name
 
 
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Reading makes many objects and drops none; to look for garbage among them doubles the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _why_none(where: Path) -> str:
     if not where.exists():
         return "there is nothing of this name"
+    if not where.is_dir():
+        return "it is neither a folder nor a regular file"
     return f"a run's folder has step{{N}}/rank{{M}}/{DUMP} below it"
 
 
@@ -90,7 +123,7 @@ def _read_journal(folder: Path) -> Recording:
         groups: dict[str, Any] = {}
         for entry in contents.records.values():
             name = str(_json(entry.name, where))
-            data[name] = _json(contents.fields(entry), where)
+            data[name] = _json(contents.fields(entry), f"{where}, {name[:80]!r}")
             if entry.parent != journal.NONE:
                 parents[name] = _json(entry.parent, where)
             frames = contents.stacks.get(entry.stack)
@@ -103,7 +136,7 @@ def _read_journal(folder: Path) -> Recording:
 
 
 def _read_file(path: Path) -> Recording:
-    whole = _json(path.read_bytes(), str(path))
+    whole = _json_file(path)
     if not isinstance(whole, dict) or not isinstance(whole.get("data"), dict):
         raise RecordingError(f"{path} is not a recording: it has no 'data' object.")
     folder = path.parent
@@ -120,6 +153,8 @@ def _recording(
     finished: bool,
     missing: tuple[str, ...] | None = None,
 ) -> Recording:
+    if (folder / TENSOR_FOLDER).is_symlink():
+        raise RecordingError(f"{folder / TENSOR_FOLDER} is a link, and links are not followed.")
     step, rank = step_and_rank(folder.absolute())
     missing_files = head.get("missing_files") if missing is None else missing
     left_out = head.get("left_out")
@@ -146,7 +181,7 @@ def _records(
     found = {}
     is_debug = head.get("level") == "debug"
     for name, fields in data.items():
-        record = decode_record(name, fields, f"{where}, {name}", is_variable=is_debug)
+        record = decode_record(name, fields, where, is_variable=is_debug)
         parent = parents.get(name)
         if isinstance(parent, list):  # with Megatron: the parent, and the number of the micro-batch
             parent = parent[0] if parent else None
@@ -160,9 +195,11 @@ def _records(
 
 def _beside(path: Path) -> dict[str, Any]:
     """stack.json or construct.json; a recording is good without them."""
-    if not path.is_file():
-        return {}
-    whole = _json(path.read_bytes(), str(path))
+    return _object(path) if path.is_file() else {}
+
+
+def _object(path: Path) -> dict[str, Any]:
+    whole = _json_file(path)
     if not isinstance(whole, dict):
         raise RecordingError(f"{path} does not hold an object; the file is damaged.")
     return whole
@@ -175,13 +212,38 @@ def _stacks(whole: dict[str, Any], where: str) -> dict[str, Stack]:
         grouped = isinstance(item, list) and len(item) == 2 and all(isinstance(part, list) for part in item)
         names, frames = item if grouped else ([key], item)
         if not isinstance(frames, list) or not all(isinstance(text, str) for text in (*names, *frames)):
-            raise RecordingError(f"{where}, {key}: names and frames were expected; the file is damaged.")
+            place = f"{where}, {key[:80]!r}"
+            raise RecordingError(f"{place}: names and frames were expected; the file is damaged.")
         found.update(dict.fromkeys(names, Stack(number, tuple(frames))))
     return found
 
 
+def _json_file(path: Path) -> Any:
+    with os.fdopen(open_regular(path), "rb") as stream:
+        if os.fstat(stream.fileno()).st_size > _MOST_BYTES:
+            raise RecordingError(f"{path} is larger than {_MOST_BYTES} bytes, which no recording is.")
+        return _json(stream.read(), str(path))
+
+
 def _json(text: bytes | str, where: str) -> Any:
     try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        if "\\ud" in text or "\\uD" in text:
+            text = _ESCAPE.sub(_whole_character, text)
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise RecordingError(f"{where} is not valid JSON: it is nested too deeply.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise RecordingError(f"{where} is not valid JSON: {error}.") from None
+    except ValueError:  # Python's own limit
+        raise RecordingError(f"{where} holds a number with thousands of digits; it is damaged.") from None
+
+
+# Half a character (a surrogate without the other) can be written in JSON, but in no file and on no screen.
+_HEX = "[0-9a-fA-F]{2}"
+_ESCAPE = re.compile(rf"\\(?:u[dD][89abAB]{_HEX}\\u[dD][c-fC-F]{_HEX}|(u[dD][89a-fA-F]{_HEX})|.)", re.DOTALL)
+
+
+def _whole_character(found: re.Match[str]) -> str:
+    return "\\ufffd" if found[1] else found[0]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import math
 import mmap
 import os
 import re
-import stat
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -16,6 +14,7 @@ import numpy as np
 
 from msprobe.errors import RecordingError
 from msprobe.store.dtypes import DTYPES, MAX_DIMENSIONS, WIDER, Array, TensorData, as_float, checked_size
+from msprobe.store.layout import open_regular
 from msprobe.store.pt_decode import Content, Malformed, decode_pt
 from msprobe.store.pt_encode import encode_pt
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["StoredTensor", "TensorData", "as_float", "encode_npy", "encode_pt", "read"]
 
 _READ_WHOLE = 1 << 16  # up to this size one read is cheaper than a mapping
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in place of a file must not block
 _OLD_PT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _NPY = b"\x93NUMPY"
 _MAX_NPY_HEADER = 1 << 12
@@ -58,22 +56,18 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> StoredTensor:
     except Malformed as problem:
         raise RecordingError(f"{where} {problem}") from problem
     except OSError as problem:
-        reason = (
-            "it is a link, and links are not followed" if problem.errno == errno.ELOOP else problem.strerror
-        )
-        raise RecordingError(f"{where} cannot be opened: {reason}.") from problem
+        raise RecordingError(f"{where} cannot be opened: {problem.strerror}.") from problem
+    except MemoryError as problem:
+        raise RecordingError(f"{where} needs more memory than there is.") from problem
     except (ValueError, LookupError, TypeError, OverflowError, struct.error) as problem:
         raise RecordingError(f"{where} is damaged and cannot be understood: {problem}.") from problem
 
 
 def _content(path: str | os.PathLike[str]) -> Content:
     """All bytes of a regular file, read at once if there are few, else mapped."""
-    descriptor = os.open(path, _OPEN)
+    descriptor = open_regular(path)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Malformed("is not a regular file.")
-        if status.st_size <= _READ_WHOLE:
+        if os.fstat(descriptor).st_size <= _READ_WHOLE:
             return os.read(descriptor, _READ_WHOLE)
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     finally:

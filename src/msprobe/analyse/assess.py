@@ -1,0 +1,336 @@
+"""Our own verdict of every place: is it rounding, did it come in with the inputs, or did this call make it?
+
+A call is judged by what went into it. Its output may be off by what rounding of its dtype explains for so
+many summands (u * sqrt(K), times a margin), plus what its inputs were off, times what one call may make of
+that. What nothing explains originated here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from msprobe.analyse.distance import Distance, coarsest, distance, roundoff, summands
+from msprobe.analyse.judge import Finding
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
+from msprobe.record import Leaf
+
+Level = Literal["same", "rounding", "passed on", "entered", "originated", "not judged"]
+SAME: Level = "same"
+ROUNDING: Level = "rounding"  # differs, as far as rounding explains
+PASSED_ON: Level = "passed on"  # differs more, and so did what went into the call
+ENTERED: Level = "entered"  # an input that differs though nothing recorded before it does
+ORIGINATED: Level = "originated"  # what went in agrees, what came out does not
+NOT_JUDGED: Level = "not judged"
+
+MARGIN = 8.0  # times u * sqrt(K): what rounding explains
+GAIN = 64.0  # what one call may make of an error of its inputs
+DRIFT = 16.0  # where only summaries are known: how much larger an unseen error may be than any seen so far
+
+# What these return is not determined: memory as it was found.
+_UNDEFINED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_"})
+
+
+class Verdict(NamedTuple):
+    """What became of a place, why, and the numbers behind it."""
+
+    level: Level
+    reason: str = ""
+    error: float | None = None  # relative; also the smallest tolerance that would have passed
+    tolerance: float | None = None  # what rounding explains here
+
+    @property
+    def cancelled(self) -> bool:
+        """Rounding of far larger numbers that cancel: large beside the rest, and of no consequence."""
+        return self.level == ROUNDING and self.error is not None and not self.error <= (self.tolerance or 0.0)
+
+    @property
+    def is_origin(self) -> bool:
+        return self.level in (ENTERED, ORIGINATED)
+
+
+_EQUAL = Verdict(SAME, error=0.0)
+
+
+class _Seen(NamedTuple):
+    """A place whose distance is known."""
+
+    finding: Finding
+    distance: Distance
+
+
+def assess(findings: Sequence[Finding]) -> list[Verdict]:
+    """A verdict for each finding, in their order; the calls are gone through in the order of execution."""
+    calls = [list(call) for _, call in groupby(findings, key=lambda finding: id(finding.pair.place.record))]
+    seen = [[_Seen(f, distance(f.pair, f.measured)) for f in call] for call in calls]
+    verdicts: list[list[Verdict]] = [[] for _ in calls]
+    sources = _Sources(seen)
+    memory = _Memory({call[0].pair.place.record.name: call[0].pair.place.record.parent for call in calls})
+    for number in in_order([call[0].pair.place.record.name for call in calls]):
+        call = seen[number]
+        found = _assess_call(call, sources.of(call), memory)
+        verdicts[number] = memory.noted(call, found)
+    return [verdict for call_verdicts in verdicts for verdict in call_verdicts]
+
+
+class _Memory:
+    """What earlier calls have left, on the way through a run."""
+
+    def __init__(self, parents: Mapping[CallName, str | None]) -> None:
+        self.drift = 0.0  # the largest error so far
+        self._parents = {str(name): parent for name, parent in parents.items()}
+        self._made_in: dict[str, str] = {}  # a module: the call in it that made a difference
+        self._cancelled: set[object] = set()
+
+    def is_cancelled(self, seen: _Seen) -> bool:
+        """Whether the same values came out of a call as rounding of far larger numbers."""
+        return bool(self._cancelled) and _content(seen) in self._cancelled
+
+    def noted(self, call: Sequence[_Seen], verdicts: list[Verdict]) -> list[Verdict]:
+        """The verdicts of a call, with what is known of the calls in it."""
+        name = str(call[0].finding.pair.place.record.name)
+        if name in self._made_in:
+            verdicts = [_made_inside(verdict, self._made_in[name]) for verdict in verdicts]
+        elif any(verdict.is_origin for verdict in verdicts):
+            self._made_in.update((module, name) for module in self._around(name))
+        outputs = [v.error for s, v in zip(call, verdicts, strict=True) if _is_output(s)]
+        lost = bool(outputs) and not any(outputs)  # whatever came in had no effect
+        for seen, verdict in zip(call, verdicts, strict=True):
+            if verdict.cancelled:
+                self._cancelled.add(_content(seen))
+            elif verdict.error is not None and not lost:
+                self.drift = max(self.drift, verdict.error)
+        return verdicts
+
+    def _around(self, name: str) -> list[str]:
+        """The modules that a call ran in."""
+        found: list[str] = []
+        parent = self._parents.get(name)
+        while parent is not None and parent not in found:
+            found.append(parent)
+            parent = self._parents.get(parent)
+        return found
+
+
+def _content(seen: _Seen) -> object:
+    """What tells the values of a place from others, whatever shape they come in."""
+    pair = seen.finding.pair
+    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    return tuple((leaf.dtype, leaf.stats, leaf.checksum) for leaf in leaves if leaf is not None)
+
+
+def _is_output(seen: _Seen) -> bool:
+    return seen.finding.pair.place.side == "output"
+
+
+def _made_inside(verdict: Verdict, culprit: str) -> Verdict:
+    if verdict.level != ORIGINATED:
+        return verdict
+    return verdict._replace(level=PASSED_ON, reason=f"{_off(verdict.error or 0.0)}, made inside by {culprit}")
+
+
+def in_order(names: Sequence[CallName]) -> list[int]:
+    """The numbers of the calls as they were executed: as recorded, but gradients of parameters come later.
+
+    Some writers put these where the module ran forward.
+    """
+    last = {name.owner: n for n, name in enumerate(names) if name.direction == BACKWARD}
+    end = max(last.values(), default=len(names))
+
+    def place(number: int) -> tuple[int, int]:
+        name = names[number]
+        if name.direction != PARAMETERS_GRAD:
+            return number, 0
+        return max(number, last.get(name.owner, end)), 1
+
+    return sorted(range(len(names)), key=place)
+
+
+class _Sources:
+    """What went into each call: its own inputs, and for a backward call all of the forward call."""
+
+    def __init__(self, calls: Sequence[Sequence[_Seen]]) -> None:
+        self._forward: dict[CallName, Sequence[_Seen]] = {}
+        self._modules: dict[str, list[_Seen]] = defaultdict(list)
+        for call in calls:
+            if call[0].finding.pair.target is None:
+                continue
+            name = call[0].finding.pair.place.record.name
+            if name.direction == FORWARD:
+                self._forward[name] = call
+            if name.is_module and name.direction != PARAMETERS_GRAD:
+                self._modules[name.owner] += call
+
+    def of(self, call: Sequence[_Seen]) -> list[_Seen]:
+        name = call[0].finding.pair.place.record.name
+        own = [seen for seen in call if seen.finding.pair.place.side != "output"]
+        if name.direction == BACKWARD:
+            return [*own, *self._forward.get(name.facing(FORWARD), ())]
+        if name.direction == PARAMETERS_GRAD:
+            return self._modules[name.owner]
+        return own
+
+
+def _assess_call(call: Sequence[_Seen], sources: Sequence[_Seen], memory: _Memory) -> list[Verdict]:
+    name = call[0].finding.pair.place.record.name
+    if name.api in _UNDEFINED:
+        return [Verdict(NOT_JUDGED, "its content is whatever the memory held") for _ in call]
+    leaves = list(_leaves((*call, *sources)))
+    rounding = _Rounding(coarsest(leaves), math.sqrt(summands(leaves)))
+    outputs = [seen for seen in call if _is_output(seen)]
+    reaches_out = not outputs or any(seen.distance.error != 0 for seen in outputs)
+    return [
+        _output(seen, sources, rounding, memory)
+        if _is_output(seen)
+        else _input(seen, rounding, memory, reaches_out)
+        for seen in call
+    ]
+
+
+class _Rounding(NamedTuple):
+    """What rounding explains in one call."""
+
+    unit: float  # of the coarsest dtype
+    growth: float  # by the number of summands
+
+    def at(self, seen: _Seen) -> float:
+        """The tolerance at a place; none where numbers are whole."""
+        leaf = seen.finding.pair.place.leaf
+        if leaf is None or not leaf.is_tensor:
+            unit = roundoff(None) if leaf is not None and isinstance(leaf.value, float) else 0.0
+        else:
+            unit = self.unit if roundoff(leaf.dtype) else 0.0
+        return MARGIN * unit * self.growth
+
+
+def _leaves(places: Iterable[_Seen]) -> Iterator[Leaf | None]:
+    for seen in places:
+        pair = seen.finding.pair
+        if pair.target is not None:
+            yield pair.target.leaf
+        if pair.golden is not None:
+            yield pair.golden.leaf
+
+
+def _unjudged(seen: _Seen) -> Verdict:
+    return Verdict(NOT_JUDGED, seen.finding.pair.reason or "nothing was recorded to compare")
+
+
+def _input(seen: _Seen, rounding: _Rounding, memory: _Memory, reaches_out: bool) -> Verdict:
+    error = seen.distance.error
+    if error is None:
+        return _unjudged(seen)
+    if error == 0:
+        return _EQUAL
+    tolerance = rounding.at(seen)
+    if error <= tolerance:
+        return Verdict(ROUNDING, _explained(error, tolerance), error, tolerance)
+    if memory.is_cancelled(seen):
+        reason = f"{_off(error)}: rounding of an earlier call, whose values nearly cancel"
+        return Verdict(ROUNDING, reason, error, tolerance)
+    if error <= tolerance + GAIN * memory.drift or not reaches_out:
+        return Verdict(PASSED_ON, f"{_off(error)}, which earlier calls passed on", error, tolerance)
+    return Verdict(ENTERED, _entered(seen, error), error, tolerance)
+
+
+def _output(seen: _Seen, sources: Sequence[_Seen], rounding: _Rounding, memory: _Memory) -> Verdict:
+    error = seen.distance.error
+    if error is None:
+        return _unjudged(seen)
+    if error == 0:
+        return _EQUAL
+    tolerance = rounding.at(seen)
+    if error <= tolerance:
+        return Verdict(ROUNDING, _explained(error, tolerance), error, tolerance)
+    before, sound = _before(seen, sources, memory)
+    if tolerance == 0 and before > 0:
+        return Verdict(PASSED_ON, "a whole number or truth value changed with its inputs", error, tolerance)
+    # Where inputs differ, a decision such as that of relu may flip for a few numbers: it is the typical one
+    # that must be explained.
+    if before > 0 and seen.distance.typical <= tolerance + GAIN * before:
+        if sound <= tolerance < before:
+            reason = f"{_off(error)}, as those of its inputs whose values nearly cancel"
+            return Verdict(ROUNDING, reason, error, tolerance)
+        reason = f"{_off(error)}; its inputs are off by up to {before:.2g}"
+        return Verdict(PASSED_ON, reason, error, tolerance)
+    if _cancelled(seen, sources, tolerance):
+        reason = f"{_off(error)}, but its values nearly cancel: that is rounding of the far larger inputs"
+        return Verdict(ROUNDING, reason, error, tolerance)
+    return Verdict(ORIGINATED, _originated(seen, error, tolerance, before), error, tolerance)
+
+
+def _before(seen: _Seen, sources: Sequence[_Seen], memory: _Memory) -> tuple[float, float]:
+    """How far what went into a call is off: at most, and apart from values that nearly cancel."""
+    before = max((s.distance.error or 0.0 for s in sources), default=0.0)
+    sound = max((s.distance.error or 0.0 for s in sources if not memory.is_cancelled(s)), default=0.0)
+    unseen = 0.0
+    if seen.distance.seen in ("statistics", "checksums"):  # which show less than there is
+        unseen = memory.drift * DRIFT / GAIN
+    if seen.finding.pair.place.record.name.direction == PARAMETERS_GRAD and not any(
+        s.finding.pair.place.record.name.direction == BACKWARD for s in sources
+    ):
+        unseen = memory.drift  # the gradient that went in was not recorded
+    return max(before, unseen), max(sound, unseen)
+
+
+def _cancelled(seen: _Seen, sources: Sequence[_Seen], tolerance: float) -> bool:
+    """Whether the error is small beside what the values were made from.
+
+    A gradient is made from gradients, times what ran forward, and may be a sum of many.
+    """
+    off = (seen.distance.error or 0.0) * seen.distance.size
+    forward = [s for s in sources if s.finding.pair.place.record.name.direction == FORWARD]
+    if seen.finding.pair.place.record.name.direction == FORWARD:
+        return any(off <= _reach(s, tolerance) for s in forward)
+    times = max([1.0, *(s.distance.size for s in forward)])
+    gradients = [s for s in sources if s.finding.pair.place.record.name.direction == BACKWARD]
+    return any(off <= times * _reach(s, tolerance) * math.sqrt(_share(s, seen)) for s in gradients)
+
+
+def _reach(source: _Seen, tolerance: float) -> float:
+    """How far an error of an input, and rounding of it, go where nothing else is added."""
+    error, size = source.distance.error, source.distance.size
+    return size * (tolerance + GAIN * error) if error is not None and math.isfinite(error) else 0.0
+
+
+def _share(source: _Seen, seen: _Seen) -> float:
+    """How many numbers of the source there are for each of the result, one at least."""
+    return max(1.0, _count(source) / max(1, _count(seen)))
+
+
+def _count(seen: _Seen) -> int:
+    leaf = seen.finding.pair.place.leaf
+    return math.prod(leaf.shape or ()) if leaf is not None else 1
+
+
+# ---- in words ----
+
+
+def _off(error: float) -> str:
+    return "NaN or infinite on one side alone" if math.isinf(error) else f"off by {error:.2g} of its size"
+
+
+def _explained(error: float, tolerance: float) -> str:
+    return f"{_off(error)}; rounding explains up to {tolerance:.2g}"
+
+
+def _originated(seen: _Seen, error: float, tolerance: float, before: float) -> str:
+    inputs = "its inputs are equal" if before == 0 else f"its inputs are off by only {before:.2g}"
+    dtype = seen.finding.pair.place.leaf.dtype if seen.finding.pair.place.leaf else ""
+    explained = f"rounding of {dtype} explains up to {tolerance:.2g}" if tolerance else "no rounding here"
+    return f"{_off(error)}; {inputs}, and {explained}"
+
+
+def _entered(seen: _Seen, error: float) -> str:
+    pair = seen.finding.pair
+    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    if not any(leaf is not None and leaf.is_tensor for leaf in leaves):
+        ours, theirs = (None if leaf is None else leaf.value for leaf in leaves)
+        return f"this argument is {ours!r}, in the golden run {theirs!r}"
+    return (
+        f"{_off(error)} already when it comes in, though nothing recorded before it is: a parameter, data, "
+        "or code that was not recorded"
+    )

@@ -1,0 +1,194 @@
+"""How far apart a place is, in one number whatever was recorded of it, and what rounding alone explains."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from msprobe.analyse.match import Pair
+from msprobe.analyse.measure import EQUAL, Measured, TensorErrors, measure_sketches
+from msprobe.kernels import Statistics
+from msprobe.record import Leaf
+
+# Half the distance from 1 to the next number, by the name of the dtype.
+_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "complex128": 2.0**-53,
+    "complex64": 2.0**-24,
+    "complex32": 2.0**-11,
+}
+_DEVICE = re.compile("(?:cpu|cuda|gpu|npu|xpu|mps)(?::[0-9]+)?|Ascend|CPU|GPU")
+_PLAIN = 2.0**-24  # a Python float often was a float32 before
+
+
+class Distance(NamedTuple):
+    """How far a target is from the golden value.
+
+    `typical` is the norm of the error by the norm of the values; `error` is the larger of this and of the
+    largest error by the largest value. NaN or infinity on one side alone gives inf. None: nothing is known.
+    """
+
+    error: float | None
+    typical: float = 0.0
+    size: float = 0.0  # of the values: their root mean square
+    seen: str = ""  # what it was taken from: contents, sketches, statistics, checksums, values
+
+
+NOWHERE = Distance(None)
+_SAME = Distance(0.0, seen="values")
+_UNLIKE = Distance(math.inf, math.inf, seen="values")
+
+
+def distance(pair: Pair, measured: Measured) -> Distance:
+    """From the best that both sides offer: the contents, sketches, or statistics."""
+    if pair.target is None or pair.golden is None:
+        return NOWHERE
+    ours, theirs = pair.target.leaf, pair.golden.leaf
+    if pair.reason:
+        either = ours or theirs
+        is_value = (ours is None or theirs is None) and either is not None and not either.is_tensor
+        return _UNLIKE if is_value else NOWHERE  # an argument given on one side alone
+    if ours is None or theirs is None:
+        return _SAME
+    if not ours.is_tensor:
+        return _SAME if _is_setting(ours, theirs) else _values(ours.value, theirs.value)
+    if isinstance(measured, TensorErrors):
+        if measured is EQUAL:
+            return Distance(0.0, 0.0, _size(theirs), "contents")
+        if measured.sums is not None:
+            return _contents(measured, ours, theirs)
+    return _described(ours, theirs)
+
+
+def _contents(measured: TensorErrors, ours: Leaf, theirs: Leaf) -> Distance:
+    sums = measured.sums
+    assert sums is not None
+    squares = max(sums.target_squares, sums.golden_squares)
+    size = math.sqrt(squares / max(_count(ours), 1))
+    if sums.mismatched or sums.opposite:
+        return Distance(math.inf, math.inf, size, "contents")
+    if sums.unequal == 0:
+        return Distance(0.0, 0.0, size, "contents")
+    if not (squares > 0 and math.isfinite(squares)):
+        return Distance(math.inf, math.inf, size, "contents")
+    peak = max(_peak(ours), _peak(theirs)) or math.sqrt(squares)
+    typical = math.sqrt(sums.difference_squares / squares)
+    return Distance(max(typical, sums.max_abs / peak), typical, size, "contents")
+
+
+def _described(ours: Leaf, theirs: Leaf) -> Distance:
+    """From checksums, sketches and statistics; the last can only see less than there is."""
+    size = max(_size(ours), _size(theirs))
+    least = 0.0
+    if ours.checksum is not None and theirs.checksum is not None and ours.dtype == theirs.dtype:
+        if ours.checksum == theirs.checksum or (_count(ours) <= 1 and ours.stats == theirs.stats):
+            return Distance(0.0, 0.0, size, "checksums")
+        least = roundoff(ours.dtype) or 1.0  # they differ, if only by this
+    if not (isinstance(ours.stats, Statistics) and isinstance(theirs.stats, Statistics)):
+        return Distance(least, least, size, "checksums") if least else NOWHERE
+    ends, middle, seen = *_statistics(ours.stats, theirs.stats, _count(ours)), "statistics"
+    sketched = measure_sketches(ours, theirs)
+    if sketched is not None:
+        seen = "sketches"
+        middle = max(middle, sketched.relative * (_size(theirs) / size if size else 1.0))
+    return Distance(max(least, ends, middle), max(least, middle), size, seen)
+
+
+def _statistics(ours: Statistics, theirs: Statistics, count: int) -> tuple[float, float]:
+    """The least relative errors that explain how far apart max and min are, and mean and norm."""
+    if ours == theirs:
+        return 0.0, 0.0
+    norm = max(_finite(ours.norm), _finite(theirs.norm))
+    peak = max(map(_finite, (ours.max, ours.min, theirs.max, theirs.min)))
+    ends = max(_apart(ours.max, theirs.max, peak), _apart(ours.min, theirs.min, peak))
+    mean = _apart(ours.mean, theirs.mean, norm / math.sqrt(count) if count else 0.0)
+    return ends, max(mean, _apart(ours.norm, theirs.norm, norm))
+
+
+def _apart(x: Any, y: Any, scale: float) -> float:
+    if x is None or y is None or x == y or (x != x and y != y):
+        return 0.0
+    if not (math.isfinite(x) and math.isfinite(y) and scale):
+        return math.inf
+    return abs(float(x) - float(y)) / scale
+
+
+def _is_setting(ours: Leaf, theirs: Leaf) -> bool:
+    """Where to compute and in which precision may differ between runs: what comes of it is judged."""
+    texts = ours.value, theirs.value
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    return all(map(_DEVICE.fullmatch, texts)) or all(roundoff(text) for text in texts)
+
+
+def _values(ours: Any, theirs: Any) -> Distance:
+    if ours == theirs or (ours != ours and theirs != theirs):
+        return _SAME
+    if isinstance(ours, float) and isinstance(theirs, float):
+        scale = max(abs(ours), abs(theirs))
+        if math.isfinite(scale):
+            share = abs(ours - theirs) / scale
+            return Distance(share, share, scale, "values")
+    return _UNLIKE
+
+
+def _count(leaf: Leaf) -> int:
+    return math.prod(leaf.shape or ())
+
+
+def _finite(value: Any) -> float:
+    return abs(float(value)) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
+
+
+def _peak(leaf: Leaf) -> float:
+    stats = leaf.stats
+    return max(_finite(stats.max), _finite(stats.min)) if isinstance(stats, Statistics) else 0.0
+
+
+def _size(leaf: Leaf) -> float:
+    stats, count = leaf.stats, _count(leaf)
+    if not isinstance(stats, Statistics) or not count:
+        return 0.0
+    return _finite(stats.norm) / math.sqrt(count) or _peak(leaf)
+
+
+# ---- rounding ----
+
+
+@lru_cache(maxsize=256)
+def roundoff(dtype: str | None) -> float:
+    """The unit roundoff of a dtype; 0 for integers and booleans, which do not round."""
+    if dtype is None:
+        return _PLAIN
+    name = dtype.rpartition(".")[2].lower()
+    for known, unit in _ROUNDOFF.items():
+        if name.startswith(known):
+            return unit
+    return 0.0
+
+
+def coarsest(leaves: Iterable[Leaf | None]) -> float:
+    """The largest roundoff among the tensors; plain numbers count only where there is nothing else."""
+    units = [roundoff(leaf.dtype) for leaf in leaves if leaf is not None and leaf.is_tensor]
+    return max(units, default=_PLAIN)
+
+
+def summands(leaves: Iterable[Leaf | None]) -> int:
+    """How many numbers the call may have added up for one number of its result, from the shapes it saw.
+
+    A matrix product of n x k and k x m numbers adds k, a normalisation a row, a gradient of weights a batch.
+    """
+    most = 1
+    for leaf in leaves:
+        if leaf is not None and leaf.shape:
+            last = leaf.shape[-1] or 1
+            most = max(most, last, _count(leaf) // last, *leaf.shape)
+    return most

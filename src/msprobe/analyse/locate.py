@@ -1,0 +1,249 @@
+"""Where two runs part: the first divergence, the call that made it, and what was not checked before it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from msprobe.analyse.assess import NOT_JUDGED, ORIGINATED, PASSED_ON, Verdict, in_order
+from msprobe.analyse.judge import Finding
+from msprobe.analyse.match import Place
+from msprobe.kernels import Statistics
+from msprobe.record import Leaf, Record, Recording
+
+Grade = Literal["strong", "fair", "weak"]
+
+_COLLECTIVES = frozenset({"Distributed", "MintDistributed", "CommunicationFunctional"})
+_RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal_", "uniform_", "poisson", "exponential_")
+
+
+class Evidence(NamedTuple):
+    """How sure it is that nothing parts before: what was looked at, and what was not."""
+
+    grade: Grade
+    checked: int  # places before, whose values were compared
+    unchecked: Mapping[str, int]  # why, and how many places
+    notes: tuple[str, ...] = ()
+
+
+class Divergence(NamedTuple):
+    """A place where two runs part."""
+
+    row: int  # of the table, counted from 0
+    place: Place
+    verdict: Verdict
+    evidence: Evidence
+    modules: tuple[str, ...] = ()  # that it was called in, the innermost first
+    frames: tuple[str, ...] = ()  # of its call stack
+    order: tuple[int, int] = (0, 0)  # collectives before it, calls before it
+    hint: str = ""
+    step: int | None = None
+    rank: int | None = None
+
+    @property
+    def is_collective(self) -> bool:
+        return self.place.record.name.prefix in _COLLECTIVES
+
+
+class Located(NamedTuple):
+    """One rank at one step."""
+
+    first: Divergence | None  # differs by more than rounding of its own explains
+    culprit: Divergence | None  # made it, or is where it came in; None: grown slowly, or no divergence
+    origins: tuple[Divergence, ...]  # all that look so, in the order of execution
+    not_finite: Divergence | None  # the target's first call that made NaN of finite numbers
+
+
+def locate(
+    target: Recording, golden: Recording, mode: str, findings: Sequence[Finding], verdicts: Sequence[Verdict]
+) -> Located:
+    order = list(_in_order(findings))
+    notes = (*_blind(mode, findings), *_gaps("target", target), *_gaps("golden run", golden))
+    walk = _Walk(target, golden, findings, verdicts, notes)
+    first: Divergence | None = None
+    origins: list[Divergence] = []
+    not_finite: Divergence | None = None
+    for row in order:
+        walk.enter(row)
+        verdict = verdicts[row]
+        if verdict.level == PASSED_ON or verdict.is_origin:
+            if first is None and (verdict.is_origin or _beyond(verdict)):
+                first = walk.divergence(row)
+            if verdict.is_origin and not walk.is_around(origins):
+                origins.append(walk.divergence(row))
+        if not_finite is None and walk.makes_nan(row):
+            not_finite = walk.divergence(row)
+        walk.leave(row)
+    culprit = origins[0] if origins else None
+    return Located(first, culprit, tuple(origins), not_finite)
+
+
+def _in_order(findings: Sequence[Finding]) -> Iterator[int]:
+    """The rows by the order in which the calls were executed."""
+    starts: list[int] = []
+    for row, finding in enumerate(findings):
+        if row == 0 or finding.pair.place.record is not findings[row - 1].pair.place.record:
+            starts.append(row)
+    ends = [*starts[1:], len(findings)]
+    for call in in_order([findings[start].pair.place.record.name for start in starts]):
+        yield from range(starts[call], ends[call])
+
+
+def _beyond(verdict: Verdict) -> bool:
+    return verdict.error is not None and not verdict.error <= (verdict.tolerance or 0.0)
+
+
+class _Walk:
+    """What has been passed on the way through the calls."""
+
+    def __init__(
+        self,
+        target: Recording,
+        golden: Recording,
+        findings: Sequence[Finding],
+        verdicts: Sequence[Verdict],
+        notes: tuple[str, ...],
+    ) -> None:
+        self._notes = notes
+        self._target, self._golden = target, golden
+        self._findings, self._verdicts = findings, verdicts
+        self._record: Record | None = None
+        self._calls = self._collectives = self._checked = 0
+        self._unchecked: Counter[str] = Counter()
+        self._inputs_finite = True
+
+    def enter(self, row: int) -> None:
+        record = self._findings[row].pair.place.record
+        if record is not self._record:
+            self._record = record
+            self._calls += 1
+            self._inputs_finite = True
+            if record.name.prefix in _COLLECTIVES:
+                self._collectives += 1
+
+    def leave(self, row: int) -> None:
+        verdict = self._verdicts[row]
+        if verdict.level == NOT_JUDGED:
+            self._unchecked[verdict.reason] += 1
+        else:
+            self._checked += 1
+        place = self._findings[row].pair.target
+        if place is not None and place.side != "output" and _has_nan(place.leaf):
+            self._inputs_finite = False
+
+    def makes_nan(self, row: int) -> bool:
+        place = self._findings[row].pair.target
+        return place is not None and place.side == "output" and self._inputs_finite and _has_nan(place.leaf)
+
+    def is_around(self, origins: Sequence[Divergence]) -> bool:
+        """Whether this call only holds one that was named, or is the same."""
+        if not origins or self._record is None:
+            return False
+        name = str(self._record.name)
+        return any(o.place.record is self._record or name in o.modules for o in origins)
+
+    def divergence(self, row: int) -> Divergence:
+        place = self._findings[row].pair.place
+        record = place.record
+        return Divergence(
+            row,
+            place,
+            self._verdicts[row],
+            self._evidence(),
+            tuple(_modules(record, self._target if self._findings[row].pair.target else self._golden)),
+            record.stack.frames if record.stack is not None else (),
+            (self._collectives, self._calls),
+            _hint(place, self._verdicts[row]),
+            self._target.step,
+            self._target.rank,
+        )
+
+    def _evidence(self) -> Evidence:
+        missing = sum(self._unchecked.values())
+        seen = self._checked + missing
+        grade: Grade = "strong"
+        if missing > seen // 10:
+            grade = "weak"
+        elif missing or self._notes:
+            grade = "fair"
+        return Evidence(grade, self._checked, dict(self._unchecked), self._notes)
+
+
+def _blind(mode: str, findings: Sequence[Finding]) -> Iterator[str]:
+    """What this kind of recording cannot show."""
+    if mode == "tensor":
+        return
+    leaves = (finding.pair.place.leaf for finding in findings)
+    if any(leaf is not None and leaf.sketch is not None for leaf in leaves):
+        yield "errors are estimated from sketches, to about a tenth of themselves"
+    elif mode == "md5":
+        yield "checksums tell that something differs, and only max, min, mean and norm how much"
+    else:
+        yield "max, min, mean and norm cannot see values that changed places"
+
+
+def _gaps(whose: str, recording: Recording) -> Iterator[str]:
+    """What a recording itself says that it lacks."""
+    if not recording.finished:
+        yield f"the {whose} was not finished"
+    if recording.lost_records:
+        yield f"the {whose} lost {recording.lost_records} records that the disk did not take"
+    if recording.missing_files:
+        yield f"the {whose} lacks {len(recording.missing_files)} tensor files"
+    for reason, count in recording.left_out.items():
+        yield f"the {whose} left out {count} calls: {reason}"
+
+
+def _modules(record: Record, recording: Recording) -> Iterator[str]:
+    seen = set()
+    parent = record.parent
+    while parent is not None and parent not in seen:
+        seen.add(parent)
+        yield parent
+        outer = recording.records.get(parent)
+        parent = outer.parent if outer is not None else None
+
+
+def _has_nan(leaf: Leaf | None) -> bool:
+    if leaf is None:
+        return False
+    if not leaf.is_tensor:
+        return isinstance(leaf.value, float) and math.isnan(leaf.value)
+    return isinstance(leaf.stats, Statistics) and any(
+        isinstance(value, float) and math.isnan(value) for value in (leaf.stats.max, leaf.stats.min)
+    )
+
+
+def _hint(place: Place, verdict: Verdict) -> str:
+    """What to look at first."""
+    api = place.record.name.api.lower()
+    if place.record.name.prefix in _COLLECTIVES:
+        return "It is a communication: look whether the same call of another rank was given something else."
+    if verdict.level == ORIGINATED and any(word in api for word in _RANDOM):
+        return "It draws random numbers: give both runs the same seeds, with seed_all()."
+    error = verdict.error
+    dtype = place.leaf.dtype if place.leaf is not None else None
+    if verdict.level != ORIGINATED or error is None or dtype is None or "float32" not in dtype:
+        return ""
+    if 2.0**-12 <= error <= 2.0**-6:
+        return "The size of the error is that of a computation in bfloat16, float16 or tf32."
+    return ""
+
+
+def overall(found: Sequence[Located]) -> Divergence | None:
+    """The culprit over all steps and ranks: the earliest step, then the one no communication brought.
+
+    A rank whose result of a collective call differs may only have been handed it; what came before the
+    fewest collective calls was first.
+    """
+    culprits = [located.culprit for located in found if located.culprit is not None]
+    return min(culprits, key=_precedence, default=None)
+
+
+def _precedence(divergence: Divergence) -> tuple[int, int, bool, int]:
+    collectives, calls = divergence.order
+    step = -1 if divergence.step is None else divergence.step
+    before = collectives - 1 if divergence.is_collective else collectives
+    return step, before, divergence.is_collective, calls

@@ -1,0 +1,76 @@
+"""compare() and compare_distributed(): the command as functions, with the names of the specification."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from msprobe.analyse.comparison import Outcome
+
+
+def compare(
+    input_param: Mapping[str, Any],
+    output_path: str | os.PathLike[str] = "./output",
+    *,
+    stack_mode: bool = False,
+    auto_analyze: bool = True,
+    fuzzy_match: bool = False,
+) -> list[Outcome]:
+    """Compare what `input_param` names with the keys of compare.json; the reports go to `output_path`.
+
+    `auto_analyze=False` writes only the table. Returns one outcome for each step and rank.
+    """
+    from msprobe.compare_request import requested
+
+    request = requested(input_param, "input_param", with_stack=stack_mode)
+    return _compared(
+        request.target,
+        request.golden,
+        output_path,
+        stack=request.stack,
+        with_stack=stack_mode,
+        only_table=not auto_analyze,
+        fuzzy=fuzzy_match,
+    )
+
+
+def compare_distributed(
+    npu_dump_dir: str | os.PathLike[str],
+    bench_dump_dir: str | os.PathLike[str],
+    output_path: str | os.PathLike[str] = "./output",
+    *,
+    stack_mode: bool = False,
+    auto_analyze: bool = True,
+    fuzzy_match: bool = False,
+) -> list[Outcome]:
+    """Compare every rank that two step folders, or two runs, have in common; one table sums them up."""
+    return _compared(
+        os.fspath(npu_dump_dir),
+        os.fspath(bench_dump_dir),
+        output_path,
+        with_stack=stack_mode,
+        only_table=not auto_analyze,
+        fuzzy=fuzzy_match,
+    )
+
+
+def _compared(
+    target: str,
+    golden: str,
+    output_path: str | os.PathLike[str],
+    *,
+    stack: str | None = None,
+    with_stack: bool,
+    only_table: bool,
+    fuzzy: bool,
+) -> list[Outcome]:
+    from msprobe.compare_runs import Options, compare_runs
+    from msprobe.report.files import wanted_in
+
+    wanted = wanted_in(output_path, with_stack=with_stack, only_table=only_table)
+    compared = compare_runs(target, golden, wanted, Options(fuzzy=fuzzy, stack=stack))
+    for line in compared.told():
+        print(line)
+    return compared.outcomes

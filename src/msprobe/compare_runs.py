@@ -1,0 +1,174 @@
+"""Many ranks and steps in one go, several at a time; each leaves its files and a short outcome."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msprobe import store
+from msprobe.analyse.comparison import Outcome
+from msprobe.analyse.locate import overall
+from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, Stray, strays
+from msprobe.analyse.plan import Plan, plan
+from msprobe.compare import Progress, compare_recordings, must_hold_something, paired, tell_strays
+from msprobe.garbage import uncollected
+from msprobe.report.answer import answer
+from msprobe.report.files import Wanted, Written, write_files, write_next, write_overview
+from msprobe.store import Source
+
+_INTERRUPTED = 130
+
+Pairs = Sequence[tuple[Source, Source]]
+
+
+class Options(NamedTuple):
+    """How to compare."""
+
+    fuzzy: bool = False
+    mappings: Mappings = NO_MAPPINGS
+    with_cases: bool = False  # each call, for JUnit and a log
+    stack: str | None = None  # the target's stack.json, if it does not lie beside the recording
+    jobs: int = 1  # processes
+
+
+class Compared(NamedTuple):
+    """What came of it, and where it lies."""
+
+    outcomes: list[Outcome]
+    written: list[Written]
+    overview: Path | None = None  # over several ranks or steps
+    next_config: Path | None = None
+    next_plan: Plan | None = None
+
+    def told(self) -> Iterator[str]:
+        """What the screen shows: the answer, the advice, and where to read more."""
+        yield from answer(self.outcomes)
+        for outcome, written in zip(self.outcomes, self.written, strict=True):
+            if written.advice is not None:
+                which = f", {outcome.label}" if len(self.outcomes) > 1 else ""
+                yield ""
+                yield f"By the rules of the specification{which}:"
+                yield from str(written.advice).splitlines()
+        yield ""
+        for written in self.written:
+            paths = (written.table, written.page, written.advice_file)
+            yield f"wrote {', '.join(str(path) for path in paths if path is not None)}"
+        if self.overview is not None:
+            yield f"wrote {self.overview}: all steps and ranks"
+        if self.next_config is not None and self.next_plan is not None:
+            size = self.next_plan.size / 1e6
+            yield f"wrote {self.next_config}: records the suspect next, about {size:.1f} MB of tensors"
+
+    def files(self) -> dict[str, Any]:
+        """Where everything lies, for the summary."""
+        written = [
+            {"table": _text(each.table), "page": _text(each.page), "advice": _text(each.advice_file)}
+            for each in self.written
+        ]
+        plan = self.next_plan
+        return {
+            "reports": written,
+            "overview": _text(self.overview),
+            "next_config": _text(self.next_config),
+            "next_size": plan.size if plan is not None else None,
+        }
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+class _Done(NamedTuple):
+    outcome: Outcome
+    written: Written
+    plan: Plan | None
+    strays: list[Stray]
+
+
+def compare_runs(
+    target: str, golden: str, wanted: Wanted, options: Options, progress: Progress | None = None
+) -> Compared:
+    """Compare what both runs have in common, and write the reports."""
+    pairs = paired(store.find(target), store.find(golden))
+    done = list(_all(pairs, wanted, options, progress))
+    outcomes = [each.outcome for each in done]
+    must_hold_something(outcomes, target, golden)
+    tell_strays([each.strays for each in done])
+    overview = write_overview(wanted, outcomes) if len(done) > 1 else None
+    culprit = overall([outcome.located for outcome in outcomes])
+    chosen = next(
+        (d.plan for d in done if culprit is not None and d.outcome.located.culprit == culprit), None
+    )
+    path = write_next(wanted, chosen) if chosen is not None and not wanted.only_table else None
+    return Compared(outcomes, [each.written for each in done], overview, path, chosen if path else None)
+
+
+def _all(pairs: Pairs, wanted: Wanted, options: Options, progress: Progress | None) -> Iterator[_Done]:
+    marks = [_mark(source, pairs) for source, _ in pairs]
+    labels = [_label(source) for source, _ in pairs]
+    siblings = list(zip(labels, marks, strict=True)) if len(pairs) > 1 else []
+    work = partial(_one, wanted, options, siblings)
+    jobs = min(options.jobs, len(pairs))
+    if jobs <= 1:
+        show = progress if len(pairs) == 1 else None
+        for number, (pair, mark) in enumerate(zip(pairs, marks, strict=True), 1):
+            yield work(pair, mark, show)
+            _tell(progress, number, len(pairs))
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), initializer=_quiet) as pool:
+        for number, done in enumerate(pool.map(work, pairs, marks), 1):
+            yield done
+            _tell(progress, number, len(pairs))
+
+
+def _quiet() -> None:
+    """A worker that is interrupted ends without a word; what it was writing is swept away."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(_INTERRUPTED))
+
+
+def _tell(progress: Callable[[int, int], None] | None, done: int, count: int) -> None:
+    if progress is not None and count > 1:
+        progress(done, count)
+
+
+def _one(
+    wanted: Wanted,
+    options: Options,
+    siblings: Sequence[tuple[str, str]],
+    pair: tuple[Source, Source],
+    mark: str,
+    progress: Progress | None = None,
+) -> _Done:
+    with uncollected():
+        target = store.read_one(pair[0].path, stack=options.stack)
+        golden = store.read_one(pair[1].path)
+        comparison = compare_recordings(
+            target, golden, fuzzy=options.fuzzy, mappings=options.mappings, progress=progress
+        )
+        written = write_files(comparison, wanted, mark, siblings) if comparison.findings else Written()
+        culprit = comparison.located.culprit
+        next_plan = plan(target, culprit) if culprit is not None else None
+        return _Done(
+            comparison.outcome(with_cases=options.with_cases),
+            written,
+            next_plan,
+            strays(options.mappings, target, golden),
+        )
+
+
+def _mark(source: Source, pairs: Pairs) -> str:
+    """What tells its files from those of the others."""
+    steps, ranks = ({getattr(ours, word) for ours, _ in pairs} for word in ("step", "rank"))
+    step = f"_step{source.step}" if len(steps) > 1 else ""
+    rank = f"_rank{'' if source.rank is None else source.rank}" if len(ranks) > 1 else ""
+    return step + rank
+
+
+def _label(source: Source) -> str:
+    return f"step {source.step}" + ("" if source.rank is None else f", rank {source.rank}")

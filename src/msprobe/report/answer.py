@@ -1,0 +1,102 @@
+"""The answer in a few lines of plain words: which call made the difference, and is it rounding or a fault?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
+from msprobe.analyse.comparison import Outcome
+from msprobe.analyse.locate import Divergence, Evidence, overall
+
+_WORDS = {
+    SAME: "equal",
+    ROUNDING: "within rounding",
+    PASSED_ON: "passed on",
+    ENTERED: "came in different",
+    ORIGINATED: "made different here",
+    NOT_JUDGED: "not judged",
+}
+_MOST_FRAMES = 4
+
+
+def answer(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Over all steps and ranks: the headline, then what supports it."""
+    yield headline(outcomes)
+    culprit = overall([outcome.located for outcome in outcomes])
+    if culprit is not None:
+        yield from (f"  {line}" for line in details(culprit))
+    elif any(outcome.located.first for outcome in outcomes):
+        first = next(o.located.first for o in outcomes if o.located.first is not None)
+        yield f"  the first place beyond rounding: {first.place.name}: {first.verdict.reason}"
+    for outcome in outcomes:
+        producer = outcome.located.not_finite
+        if producer is not None and (culprit is None or producer.place.record is not culprit.place.record):
+            yield f"  NaN first appears in {producer.place.name}{_where(producer)}, whose inputs are finite"
+            break
+    yield from (f"  {line}" for line in counts(outcomes))
+
+
+def headline(outcomes: Sequence[Outcome]) -> str:
+    """One sentence."""
+    culprit = overall([outcome.located for outcome in outcomes])
+    judged = sum(outcome.judged for outcome in outcomes)
+    if culprit is not None:
+        word = "comes in different at" if culprit.verdict.level == ENTERED else "is made different by"
+        what = "The first value that differs by more than rounding"
+        return f"{what} {word} {culprit.place.record.name}{_where(culprit)}."
+    if any(outcome.located.first for outcome in outcomes):
+        return (
+            "Differences grow beyond rounding, but no single call makes one: each is explained by its inputs."
+        )
+    if not judged:
+        return "Nothing could be judged: no place has values on both sides."
+    return f"No divergence: {judged} places were compared, and rounding explains every difference."
+
+
+def details(culprit: Divergence) -> Iterator[str]:
+    """What a reader wants to know of it next."""
+    slot = culprit.place.name[len(str(culprit.place.record.name)) + 1 :]
+    yield f"{slot or 'value'}: {culprit.verdict.reason}"
+    error = culprit.verdict.error
+    if error is not None and error != float("inf"):
+        yield f"a relative tolerance of {error:.2g} would have passed it"
+    if culprit.hint:
+        yield culprit.hint
+    if culprit.modules:
+        yield f"in {' < '.join(culprit.modules)}"
+    for frame in _frames(culprit.frames):
+        yield f"at {' '.join(frame.split())}"
+    yield f"evidence: {evidence(culprit.evidence)}"
+
+
+def _frames(frames: Sequence[str]) -> Sequence[str]:
+    """Those of the user's own code, or all where there are none."""
+    own = [frame for frame in frames if "-packages/" not in frame]
+    return (own or frames)[:_MOST_FRAMES]
+
+
+def evidence(found: Evidence) -> str:
+    """The grade, and what it rests on."""
+    unchecked = sum(found.unchecked.values())
+    text = f"{found.grade}; of the places before it {found.checked} were compared"
+    if unchecked:
+        reasons = sorted(found.unchecked.items(), key=lambda item: -item[1])[:3]
+        text += f" and {unchecked} were not ({', '.join(f'{count}: {why}' for why, count in reasons)})"
+    return text + "".join(f"; {note}" for note in found.notes)
+
+
+def counts(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    for outcome in outcomes:
+        parts = [f"{outcome.levels[level]} {word}" for level, word in _WORDS.items() if outcome.levels[level]]
+        label = f"{outcome.label}: " if outcome.label else ""
+        without = f" ({outcome.unmatched} without a counterpart)" if outcome.unmatched else ""
+        yield f"{label}{outcome.places} places: {', '.join(parts)}{without}"
+
+
+def _where(divergence: Divergence) -> str:
+    parts = [
+        f"{word} {number}"
+        for word, number in (("step", divergence.step), ("rank", divergence.rank))
+        if number is not None
+    ]
+    return f" ({', '.join(parts)})" if parts else ""

@@ -1,0 +1,149 @@
+"""The top of a page, readable without any script: which call made the difference, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from msprobe.analyse.comparison import Comparison, Outcome
+from msprobe.analyse.judge import UNMATCHED
+from msprobe.analyse.locate import Divergence
+from msprobe.record import Recording
+from msprobe.report.answer import evidence, headline
+from msprobe.report.page_rows import LEVELS, frames_of
+
+_MOST_ORIGINS = 6
+_KICKER = {
+    "culprit": "Not rounding",
+    "grown": "Grown slowly",
+    "fine": "Within rounding",
+    "unknown": "Not judged",
+}
+_MEANING = {
+    "same": "equal on both sides",
+    "not judged": "nothing to compare",
+    "rounding": "rounding explains it",
+    "passed on": "differs as its inputs do",
+    "entered": "came in different",
+    "originated": "made different here",
+}
+
+
+def answer_section(comparison: Comparison, outcome: Outcome, next_config: str) -> str:
+    """The answer as HTML; every text in it is escaped."""
+    located = comparison.located
+    divergence = located.culprit or located.first
+    kind = "fine" if outcome.judged else "unknown"
+    if divergence is not None:
+        kind = "culprit" if located.culprit is not None else "grown"
+    lines = [*_divergence(divergence, comparison.target), *_more(comparison), *_next(next_config)]
+    return (
+        f'<section class="answer" data-kind="{kind}" aria-labelledby="headline"><div class="words">'
+        f'<p class="kicker">{_KICKER[kind]}</p>{_headline(outcome)}{"".join(lines)}</div>'
+        f'<div class="counts">{_levels(outcome)}{_results(comparison, outcome)}</div></section>'
+    )
+
+
+def _headline(outcome: Outcome) -> str:
+    """The sentence; the name of the call in it leads to its row."""
+    text = escape(headline([outcome]))
+    culprit = outcome.located.culprit
+    if culprit is not None:
+        name = escape(str(culprit.place.record.name))
+        text = text.replace(name, _jump(culprit.row, name), 1)
+    return f'<h1 id="headline">{text}</h1>'
+
+
+def _jump(row: int, markup: str) -> str:
+    return f'<a href="#row={row}"><bdi>{markup}</bdi></a>'
+
+
+def _divergence(found: Divergence | None, target: Recording) -> Iterator[str]:
+    if found is None:
+        return
+    verdict = found.verdict
+    slot = found.place.name[len(str(found.place.record.name)) + 1 :] or "value"
+    place = slot if found.verdict.is_origin else found.place.name
+    yield f'<p class="lead">{_jump(found.row, escape(place))}: {escape(verdict.reason)}.</p>'
+    if verdict.error is not None and verdict.error != float("inf"):
+        yield f"<p>A relative tolerance of <b>{verdict.error:.2g}</b> would have passed it.</p>"
+    if found.hint:
+        yield f'<p class="hint">{escape(found.hint)}</p>'
+    yield "<dl>"
+    if found.modules:
+        path = "<span aria-hidden='true'> › </span>".join(map(escape, reversed(found.modules)))
+        yield f'<dt>In</dt><dd class="code">{path}</dd>'
+    yield from _stack(frames_of(found.place.record, target))
+    grade = found.evidence.grade
+    text = evidence(found.evidence).removeprefix(f"{grade}; ")
+    yield f'<dt>Evidence</dt><dd><b class="grade" data-grade="{grade}">{grade}</b> {escape(text)}.</dd></dl>'
+
+
+def _stack(frames: tuple[str, ...]) -> Iterator[str]:
+    if not frames:
+        return
+    first, *rest = (escape(" ".join(frame.split())) for frame in frames)
+    more = ""
+    if rest:
+        lines = "".join(f"<li>{frame}</li>" for frame in rest)
+        count = "1 frame" if len(rest) == 1 else f"{len(rest)} frames"
+        more = f"<details><summary>{count} around it</summary><ol>{lines}</ol></details>"
+    yield f'<dt>Called at</dt><dd class="code">{first}{more}</dd>'
+
+
+def _more(comparison: Comparison) -> Iterator[str]:
+    """Further origins, and who made the first NaN."""
+    located = comparison.located
+    further = [origin for origin in located.origins if origin is not located.culprit]
+    if further:
+        links = ", ".join(_jump(o.row, escape(str(o.place.record.name))) for o in further[:_MOST_ORIGINS])
+        rest = f" and {len(further) - _MOST_ORIGINS} more" if len(further) > _MOST_ORIGINS else ""
+        yield f'<p class="aside">After it, these look alike: {links}{rest}.</p>'
+    producer = located.not_finite
+    if producer is not None and not (located.culprit and producer.row == located.culprit.row):
+        link = _jump(producer.row, escape(producer.place.name))
+        yield f'<p class="aside">NaN first appears in {link}, whose inputs are finite.</p>'
+
+
+def _next(config: str) -> Iterator[str]:
+    if config:
+        yield (
+            "<details class='next'><summary>What to record next: a narrower configuration</summary>"
+            f"<pre>{escape(config)}</pre></details>"
+        )
+
+
+# ---- counts ----
+
+
+def _levels(outcome: Outcome) -> str:
+    rows = "".join(
+        f'<tr><th scope="row"><span class="level" data-level="{level}">{level}</span></th>'
+        f"<td>{outcome.levels[level]:,}</td><td>{_MEANING[level]}</td></tr>"
+        for level in reversed(LEVELS)
+        if outcome.levels[level]
+    )
+    return f"<table><caption>Verdicts of {outcome.places:,} places</caption>{rows}</table>"
+
+
+def _results(comparison: Comparison, outcome: Outcome) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{escape(result) or "(empty)"}</th><td>{count:,}</td>'
+        f"<td>{_remark(comparison, result)}</td></tr>"
+        for result, count in sorted(outcome.results.items())
+    )
+    return f"<table><caption>Results by the specification</caption>{rows}</table>"
+
+
+def _remark(comparison: Comparison, result: str) -> str:
+    """What a result leaves open: an empty one, and which side has what the other lacks."""
+    if result != UNMATCHED:
+        return "" if result else "no warning"
+    pairs = [finding.pair for finding in comparison.findings if finding.result == UNMATCHED]
+    ours, theirs = sum(pair.golden is None for pair in pairs), sum(pair.target is None for pair in pairs)
+    parts = (
+        (ours, "only in the target"),
+        (theirs, "only in the golden run"),
+        (len(pairs) - ours - theirs, "of another form"),
+    )
+    return "; ".join(f"{count:,} {word}" for count, word in parts if count)

@@ -1,0 +1,127 @@
+"""The outcome for programs: a JSON summary with stable keys, and JUnit XML; docs/compare.md tells of both."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from msprobe import __version__
+from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
+from msprobe.analyse.comparison import Case, Outcome
+from msprobe.analyse.locate import Divergence, overall
+from msprobe.report.table import SURROGATE
+
+VERSION = 1  # of the summary; a new key does not change it, a changed or missing one does
+
+_LEVELS = (SAME, ROUNDING, PASSED_ON, ENTERED, ORIGINATED, NOT_JUDGED)
+
+
+def summary(outcomes: Sequence[Outcome], *, files: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """All steps and ranks in one value that JSON can hold."""
+    culprit = overall([outcome.located for outcome in outcomes])
+    firsts = [outcome.located.first for outcome in outcomes if outcome.located.first is not None]
+    counts: Counter[str] = Counter()
+    results: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts.update(_counts(outcome))
+        results.update(outcome.results)
+    return {
+        "summary_version": VERSION,
+        "tool": f"msprobe {__version__}",
+        "diverged": culprit is not None,
+        "counts": dict(counts),
+        "results": _results(results),
+        "first_divergence": described(firsts[0] if firsts else None),
+        "culprit": described(culprit),
+        "recordings": [_recording(outcome) for outcome in outcomes],
+        "files": dict(files or {}),
+    }
+
+
+def _recording(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "step": outcome.step,
+        "rank": outcome.rank,
+        "target": outcome.target,
+        "golden": outcome.golden,
+        "compared": outcome.mode,
+        "counts": _counts(outcome),
+        "results": _results(outcome.results),
+        "first_divergence": described(outcome.located.first),
+        "culprit": described(outcome.located.culprit),
+        "nan_producer": described(outcome.located.not_finite),
+    }
+
+
+def _counts(outcome: Outcome) -> dict[str, int]:
+    named = {level.replace(" ", "_"): outcome.levels[level] for level in _LEVELS}
+    return {"places": outcome.places, **named, "unmatched": outcome.unmatched}
+
+
+def _results(results: Mapping[str, int]) -> dict[str, int]:
+    return {name or "(empty)": count for name, count in sorted(results.items())}
+
+
+def described(divergence: Divergence | None) -> dict[str, Any] | None:
+    """A divergence as plain values; infinite errors are the text "inf"."""
+    if divergence is None:
+        return None
+    place, verdict, evidence = divergence.place, divergence.verdict, divergence.evidence
+    name = str(place.record.name)
+    return {
+        "name": name,
+        "slot": place.name[len(name) + 1 :],
+        "step": divergence.step,
+        "rank": divergence.rank,
+        "verdict": verdict.level,
+        "reason": verdict.reason,
+        "error": _number(verdict.error),
+        "tolerance": _number(verdict.tolerance),
+        "hint": divergence.hint,
+        "modules": list(divergence.modules),
+        "stack": list(divergence.frames),
+        "row": divergence.row,
+        "evidence": {
+            "grade": evidence.grade,
+            "checked": evidence.checked,
+            "unchecked": dict(evidence.unchecked),
+            "notes": list(evidence.notes),
+        },
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+# ---- JUnit ----
+
+
+def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
+    """One test suite for each step and rank, one test for each call; a call that made a difference fails."""
+    yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="msprobe compare">\n'
+    for outcome in outcomes:
+        kinds = Counter(case.outcome for case in outcome.cases)
+        name = quoteattr(_plain(outcome.label or "comparison"))
+        counts = f'tests="{len(outcome.cases)}" failures="{kinds["failure"]}" skipped="{kinds["skipped"]}"'
+        yield f'<testsuite name={name} {counts} errors="0">\n'.encode()
+        for case in outcome.cases:
+            yield _case(case).encode()
+        yield b"</testsuite>\n"
+    yield b"</testsuites>\n"
+
+
+def _case(case: Case) -> str:
+    opening = f'<testcase name={quoteattr(_plain(case.call))} classname="msprobe.compare"'
+    if not case.outcome:
+        return f"{opening}/>\n"
+    return f"{opening}><{case.outcome} message={quoteattr(_plain(case.reason))}/></testcase>\n"
+
+
+def _plain(text: str) -> str:
+    """Without characters that XML cannot hold."""
+    clean = SURROGATE.sub("\ufffd", text)
+    return "".join(c if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff") else "\ufffd" for c in clean)

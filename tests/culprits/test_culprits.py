@@ -1,0 +1,75 @@
+"""The call that is wrong is named first, and sound runs have no culprit: faults lie below the recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from culprit_faults import Faulty, OtherDevice, OtherOrder
+from culprit_nets import NETS
+from culprit_runs import TASKS, Case, cases, close, culprit_of, record
+
+from msprobe.compare import compare
+
+LEAST = {"tensor": 0.9, "sketch": 0.9, "statistics": 0.7}  # share of faults whose call is named first
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    close()
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("task", TASKS)
+def test_the_wrong_call_is_named_first(tmp_path: Path, task: str, net: str) -> None:
+    """With everything else bit-equal, and with everything else a rounding away, as on another device."""
+    golden = record(tmp_path / "golden", net, task)
+    here = [case for case in cases() if case.net == net]
+    missed = []
+    for case in here:
+        for device in ("same", "other"):
+            named = _named(tmp_path / f"{device} {case.bug}", case, task, device, golden)
+            if named != case.culprit:
+                missed.append(f"{case.bug}, {device} device: {named}, not {case.culprit}")
+    share = 1 - len(missed) / (2 * len(here))
+    assert share >= LEAST[task], "\n".join(missed)
+
+
+def _named(folder: Path, case: Case, task: str, device: str, golden: Path) -> str | None:
+    faulty = Faulty(case.fault)
+    modes = (faulty,) if device == "same" else (OtherDevice(11), faulty)
+    target = record(folder, case.net, task, modes=modes)
+    assert faulty.hits > 0, case
+    culprit = culprit_of(target, golden)
+    return None if culprit is None else str(culprit.place.record.name)
+
+
+SOUND: dict[str, dict[str, Any]] = {
+    "other summation order": {"modes": OtherOrder},
+    "other device": {"modes": lambda: OtherDevice(1)},
+    "whole run in bfloat16": {"dtype": torch.bfloat16},
+    "whole run in float16": {"dtype": torch.float16},
+    "bfloat16 on another device": {"dtype": torch.bfloat16, "modes": lambda: OtherDevice(5)},
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("task", TASKS)
+def test_sound_runs_have_no_culprit(tmp_path: Path, task: str, net: str) -> None:
+    golden = record(tmp_path / "golden", net, task)
+    for name, how in SOUND.items():
+        modes = (how["modes"](),) if "modes" in how else ()
+        dtype = how.get("dtype", torch.float32)
+        target = record(tmp_path / name, net, task, modes=modes, dtype=dtype)
+        assert culprit_of(target, golden) is None, name
+        (first, *_) = compare(target, golden)
+        assert any(verdict.level == "rounding" for verdict in first.verdicts), name  # they do differ
+    torch.set_num_threads(2)
+    assert culprit_of(record(tmp_path / "other threads", net, task), golden) is None

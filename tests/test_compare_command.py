@@ -1,0 +1,242 @@
+"""`msprobe compare` for programs and for many ranks: exit codes, summaries, what to record next."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+
+import msprobe.pytorch
+from made_runs import call, made, tensor
+from msprobe.cli.main import main
+from msprobe.config import Scene, load
+from msprobe.errors import UsageError
+
+
+def run(folder: Path, *values: float, **place: Any) -> Path:
+    """A chain of calls, each with the input 1 and these outputs, one after the other."""
+    records = [
+        call(f"Torch.op{n}.0.forward", tensor(value), inputs=(tensor(1),)) for n, value in enumerate(values)
+    ]
+    return made(folder, *records, **place)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[str, str]:
+    """The second of three calls is wrong."""
+    return str(run(tmp_path / "t", 1, 1.5, 1)), str(run(tmp_path / "g", 1, 1, 1))
+
+
+def summary(tmp_path: Path, *words: str) -> dict[str, Any]:
+    file = tmp_path / "summary.json"
+    assert main(["compare", *words, "-o", str(tmp_path / "out"), "--json", str(file)]) == 0
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+@pytest.mark.spec("P22", "CLI")
+def test_the_summary_names_the_culprit(tmp_path: Path, runs: tuple[str, str]) -> None:
+    found = summary(tmp_path, *runs)
+    assert found["diverged"] is True
+    assert found["counts"] == {
+        "places": 6, "same": 5, "rounding": 0, "passed_on": 0, "entered": 0, "originated": 1,
+        "not_judged": 0, "unmatched": 0,
+    }  # fmt: skip
+    culprit = found["culprit"]
+    assert (culprit["name"], culprit["slot"]) == ("Torch.op1.0.forward", "output.0")
+    assert (culprit["step"], culprit["rank"], culprit["verdict"]) == (0, None, "originated")
+    assert culprit["error"] == pytest.approx(1 / 3)
+    assert culprit["stack"] == ["File net.py, line 1, in Torch.op1.0.forward"]
+    assert culprit["evidence"]["grade"] == "fair"  # statistics do not see everything
+    assert culprit["evidence"]["checked"] == 3
+    assert found["first_divergence"]["name"] == "Torch.op1.0.forward"
+    for path in (*found["files"]["reports"][0].values(), found["files"]["next_config"]):
+        assert Path(path).is_file()
+
+
+def test_equal_runs_have_no_culprit(tmp_path: Path, runs: tuple[str, str]) -> None:
+    found = summary(tmp_path, runs[1], runs[1])
+    assert (found["diverged"], found["culprit"], found["first_divergence"]) == (False, None, None)
+    assert found["files"]["next_config"] is None
+
+
+@pytest.mark.spec("P22", "CLI")
+@pytest.mark.parametrize(
+    ("target", "golden", "fail_on", "status"),
+    [
+        ((1, 1), (1, 1), "divergence", 0),
+        ((1, 1.2), (1, 1), "divergence", 1),
+        ((1, 1.2), (1, 1), "accuracy", 0),  # the specification warns from one half on
+        ((1, 9), (1, 1), "accuracy", 1),
+        ((1, 1), (1, 1, 1), "divergence", 0),
+        ((1, 1), (1, 1, 1), "unmatched", 1),
+        ((1, 1, 1), (1, 1), "unmatched", 1),
+        ((1, float("nan")), (1, 1), "divergence", 1),
+    ],
+)
+def test_the_exit_status(
+    tmp_path: Path, target: tuple[float, ...], golden: tuple[float, ...], fail_on: str, status: int
+) -> None:
+    words = [str(run(tmp_path / "t", *target)), str(run(tmp_path / "g", *golden)), "-o", str(tmp_path / "o")]
+    assert main(["compare", *words]) == 0
+    assert main(["compare", *words, "--fail-on", fail_on]) == status
+
+
+@pytest.mark.spec("P22", "CLI")
+def test_nothing_compared_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(run(tmp_path / "t")), str(run(tmp_path / "g")), "-o", str(tmp_path / "out")]
+    assert main(["compare", *words]) == 2
+    assert "Nothing was compared" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.spec("P22", "CLI")
+def test_junit_has_a_test_for_each_call(tmp_path: Path) -> None:
+    hostile = 'Torch.<b>&"\x01.0.forward'
+    target = made(tmp_path / "t", call("Torch.a.0.forward", tensor(9)), call(hostile, tensor(1)))
+    golden = made(tmp_path / "g", call("Torch.a.0.forward", tensor(1)), call("Torch.b.0.forward", tensor(1)))
+    file = tmp_path / "junit.xml"
+    words = [str(target), str(golden), "-o", str(tmp_path / "out"), "--junit", str(file)]
+    assert main(["compare", *words]) == 0
+    (suite,) = ElementTree.parse(file).getroot()
+    assert suite.attrib == {
+        "name": "step 0", "tests": "3", "failures": "1", "skipped": "2", "errors": "0"
+    }  # fmt: skip
+    outcomes = {case.attrib["name"]: [child.tag for child in case] for case in suite}
+    assert outcomes == {
+        "Torch.a.0.forward": ["failure"],
+        'Torch.<b>&"\ufffd.0.forward': ["skipped"],
+        "Torch.b.0.forward": ["skipped"],
+    }
+
+
+def test_what_to_record_next_is_a_valid_configuration(tmp_path: Path, runs: tuple[str, str]) -> None:
+    found = summary(tmp_path, *runs)
+    config, notices = load(found["files"]["next_config"], scene=Scene.PYTORCH)
+    assert notices == ()
+    assert (config.task, config.level, list(config.step)) == ("tensor", "L1", [0])
+    listed = json.loads(Path(found["files"]["next_config"]).read_text())["tensor"]["list"]
+    assert listed[:2] == ["Torch.op0.0.forward", "Torch.op0.0.backward"]
+    assert "Torch.op1.0.forward" in listed and "Torch.op2.0.forward" not in listed
+    assert found["files"]["next_size"] == 4 * 2 * 3 * 4  # two calls of two tensors of 2 x 3 float32
+
+
+# --- several ranks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> tuple[str, str]:
+    """Rank 1 makes the difference; the collective call hands it to rank 0, which then looks guilty too."""
+    for name, wrong in (("t", 1.5), ("g", 1.0)):
+        for rank in (0, 1):
+            own = wrong if rank == 1 else 1.0
+            made(
+                tmp_path / name,
+                call("Torch.mul.0.forward", tensor(own), inputs=(tensor(1),)),
+                call("Distributed.all_reduce.0.forward", tensor(wrong), inputs=(tensor(own),)),
+                call("Torch.add.0.forward", tensor(wrong), inputs=(tensor(wrong),)),
+                rank=rank,
+            )
+    return str(tmp_path / "t"), str(tmp_path / "g")
+
+
+@pytest.mark.spec("K030", "CLI")
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_each_rank_has_its_table_and_one_sums_them_up(
+    tmp_path: Path, ranks: tuple[str, str], jobs: str
+) -> None:
+    file = tmp_path / "compare.json"
+    paths = dict(zip(("npu_path", "bench_path"), (f"{run}/step0" for run in ranks), strict=True))
+    file.write_text(json.dumps(paths))
+    out = tmp_path / "out"
+    assert main(["compare", "-i", str(file), "-o", str(out), "-j", jobs]) == 0
+    kinds = sorted(path.name.rpartition("_")[0] for path in out.glob("*.xlsx"))
+    assert kinds == ["compare_result_rank0", "compare_result_rank1", "compare_summary"]
+    (overview,) = out.glob("compare_summary_*.xlsx")
+    sheet = openpyxl.load_workbook(overview).active
+    assert sheet is not None
+    rows = [[cell.value for cell in row] for row in sheet.iter_rows()]
+    culprit = rows[0].index("Culprit")
+    assert [row[culprit] for row in rows[1:]] == [
+        "Distributed.all_reduce.0.forward.output.0", "Torch.mul.0.forward.output.0"
+    ]  # fmt: skip
+
+
+def test_over_ranks_the_one_that_made_it_is_named(tmp_path: Path, ranks: tuple[str, str]) -> None:
+    found = summary(tmp_path, *ranks)
+    assert (found["culprit"]["name"], found["culprit"]["rank"]) == ("Torch.mul.0.forward", 1)
+    first = found["recordings"][0]["culprit"]
+    assert (first["name"], first["rank"]) == ("Distributed.all_reduce.0.forward", 0)
+    assert "another rank" in first["hint"]
+
+
+@pytest.mark.spec("K013", "CLI")
+@pytest.mark.spec("K033", "CLI")
+def test_stacks_of_a_compare_json(
+    tmp_path: Path, ranks: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """-s needs stack_path on one card, and is not for several."""
+    file = tmp_path / "compare.json"
+    several = dict(zip(("npu_path", "bench_path"), (f"{run}/step0" for run in ranks), strict=True))
+    file.write_text(json.dumps(several))
+    assert main(["compare", "-i", str(file), "-o", str(tmp_path / "out"), "-s"]) == 2
+    assert "is the folder of several" in capsys.readouterr().err
+    single = {key: f"{path}/rank0/dump.json" for key, path in several.items()}
+    file.write_text(json.dumps(single))
+    assert main(["compare", "-i", str(file), "-o", str(tmp_path / "out"), "-s"]) == 2
+    assert "'stack_path' is missing" in capsys.readouterr().err
+    file.write_text(json.dumps({**single, "stack_path": f"{several['npu_path']}/rank0/stack.json"}))
+    for words, shown in (([], False), (["-s"], True)):
+        out = tmp_path / f"shown {shown}"
+        assert main(["compare", "-i", str(file), "-o", str(out), "--csv", *words]) == 0
+        (table,) = out.glob("*.csv")
+        assert ("NPU_Stack_Info" in table.read_text()) is shown
+
+
+@pytest.mark.spec("K034", "CLI")
+def test_a_line_for_each_call_unless_switched_off(
+    tmp_path: Path, runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = dict(zip(("npu_path", "bench_path"), runs, strict=True))
+    for loud in (True, False, None):
+        file = tmp_path / "compare.json"
+        file.write_text(json.dumps(paths if loud is None else {**paths, "is_print_compare_log": loud}))
+        assert main(["compare", "-i", str(file), "-o", str(tmp_path / "out")]) == 0
+        said = capsys.readouterr().out
+        assert ("Torch.op0.0.forward: agrees" in said) is (loud is not False)
+        assert "Torch.op1.0.forward" in said
+
+
+@pytest.mark.spec("K014", "CLI")
+def test_only_the_table(tmp_path: Path, runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *runs, "-o", str(tmp_path / "out"), "-c"]) == 0
+    assert [path.suffix for path in (tmp_path / "out").iterdir()] == [".xlsx"]
+    assert "Expert Advice" not in capsys.readouterr().out
+    assert main(["compare", *runs, "-o", str(tmp_path / "all")]) == 0
+    (advice,) = (tmp_path / "all").glob("advisor_*.txt")
+    assert advice.read_text() in capsys.readouterr().out
+
+
+# --- functions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("P20", "CLI")
+def test_compare_as_a_function(tmp_path: Path, runs: tuple[str, str]) -> None:
+    names = dict(zip(("npu_path", "bench_path"), runs, strict=True))
+    (outcome,) = msprobe.pytorch.compare(names, tmp_path / "out", auto_analyze=False)
+    assert outcome.located.culprit is not None
+    assert str(outcome.located.culprit.place.record.name) == "Torch.op1.0.forward"
+    assert [path.suffix for path in (tmp_path / "out").iterdir()] == [".xlsx"]
+    with pytest.raises(UsageError, match="did you mean 'npu_path'"):
+        msprobe.pytorch.compare({"npu_pth": "x"}, tmp_path / "out")
+
+
+@pytest.mark.spec("P20", "CLI")
+def test_compare_distributed_as_a_function(tmp_path: Path, ranks: tuple[str, str]) -> None:
+    outcomes = msprobe.pytorch.compare_distributed(*ranks, tmp_path / "out")
+    assert [(outcome.step, outcome.rank) for outcome in outcomes] == [(0, 0), (0, 1)]
+    assert len(list((tmp_path / "out").glob("compare_result_rank*.html"))) == 2
