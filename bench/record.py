@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +20,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 INCUMBENT = ROOT / ".venv-26.2.0" / "bin" / "python"
 
-
-PAUSE = 40  # seconds after files were deleted
+ROOM = 30 << 30  # bytes that all rounds together leave on disk until the end
 
 
 class Case(NamedTuple):
@@ -58,8 +56,8 @@ class Cost(NamedTuple):
 def run(python: Path, tool: str, net: str, case: Case, folder: Path) -> Cost:
     """The cost of one run, which finds the disk at rest.
 
-    What it wrote is not deleted before the round is over: ext4 is slow to give out inodes for half a minute
-    after it took them back.
+    What it wrote is not deleted before all is over: for five minutes after it took back inodes ext4 looks
+    for others, and every file that is made pays for that.
     """
     out = Path(tempfile.mkdtemp(dir=folder)) / "out"
     os.sync()
@@ -101,10 +99,6 @@ def measure(net: str, rounds: int, folder: Path, incumbent: Path | None) -> dict
                 costs.setdefault((case.label, "incumbent"), []).append(
                     run(incumbent, "incumbent", net, case, folder)
                 )
-        for path in folder.iterdir():
-            shutil.rmtree(path)
-        os.sync()
-        time.sleep(PAUSE)
     return costs
 
 
@@ -179,6 +173,8 @@ def main() -> None:
         f"no accelerator; {options.rounds} rounds.",
         "",
     ]
+    if shutil.disk_usage(ROOT).free < ROOM:
+        print(f"Less than {ROOM >> 30} GB are free: the disk may run full.", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=ROOT / "build" if (ROOT / "build").is_dir() else None) as folder:
         for net in options.net or ["call-bound", "compute-bound"]:
             lines += table(net, measure(net, options.rounds, Path(folder), incumbent))

@@ -10,6 +10,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+import msprobe.mindspore
 import msprobe.pytorch
 from made_runs import call, made, tensor
 from msprobe.cli.main import main
@@ -125,6 +126,18 @@ def test_what_to_record_next_is_a_valid_configuration(tmp_path: Path, runs: tupl
     assert found["files"]["next_size"] == 4 * 2 * 3 * 4  # two calls of two tensors of 2 x 3 float32
 
 
+@pytest.mark.spec("P20", "CLI")
+def test_a_framework_that_is_named_must_be_right(
+    tmp_path: Path, runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """-f before the command is the framework, behind it fuzzy matching."""
+    words = ["compare", *runs, "-o", str(tmp_path / "out"), "-f"]
+    assert main(["-f", "pytorch", *words]) == 0
+    capsys.readouterr()
+    assert main(["-f", "mindspore", *words]) == 2
+    assert "was recorded with pytorch, not with mindspore" in capsys.readouterr().err
+
+
 # --- several ranks ---------------------------------------------------------------------------------------
 
 
@@ -224,19 +237,24 @@ def test_only_the_table(tmp_path: Path, runs: tuple[str, str], capsys: pytest.Ca
 # --- functions -------------------------------------------------------------------------------------------
 
 
+DOORS = pytest.mark.parametrize("door", [msprobe.pytorch, msprobe.mindspore], ids=lambda door: door.__name__)
+
+
 @pytest.mark.spec("P20", "CLI")
-def test_compare_as_a_function(tmp_path: Path, runs: tuple[str, str]) -> None:
+@DOORS
+def test_compare_as_a_function(tmp_path: Path, runs: tuple[str, str], door: Any) -> None:
     names = dict(zip(("npu_path", "bench_path"), runs, strict=True))
-    (outcome,) = msprobe.pytorch.compare(names, tmp_path / "out", auto_analyze=False)
+    (outcome,) = door.compare(names, tmp_path / "out", auto_analyze=False)
     assert outcome.located.culprit is not None
     assert str(outcome.located.culprit.place.record.name) == "Torch.op1.0.forward"
     assert [path.suffix for path in (tmp_path / "out").iterdir()] == [".xlsx"]
     with pytest.raises(UsageError, match="did you mean 'npu_path'"):
-        msprobe.pytorch.compare({"npu_pth": "x"}, tmp_path / "out")
+        door.compare({"npu_pth": "x"}, tmp_path / "out")
 
 
 @pytest.mark.spec("P20", "CLI")
-def test_compare_distributed_as_a_function(tmp_path: Path, ranks: tuple[str, str]) -> None:
-    outcomes = msprobe.pytorch.compare_distributed(*ranks, tmp_path / "out")
+@DOORS
+def test_compare_distributed_as_a_function(tmp_path: Path, ranks: tuple[str, str], door: Any) -> None:
+    outcomes = door.compare_distributed(*ranks, tmp_path / "out")
     assert [(outcome.step, outcome.rank) for outcome in outcomes] == [(0, 0), (0, 1)]
     assert len(list((tmp_path / "out").glob("compare_result_rank*.html"))) == 2

@@ -20,23 +20,30 @@ def blocks(language: str) -> list[str]:
 def test_example_works_word_for_word(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (config,), (script,) = blocks("json"), blocks("python")
-    install, commands = blocks("bash")
+    install, commands, comparison = blocks("bash")
     assert install == "pip install .\n"
     (tmp_path / "config.json").write_text(config)
     (tmp_path / "train.py").write_text(script)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path}
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "step 2: loss" in done.stdout
+
+    def run(words: str) -> str:
+        done = subprocess.run(
+            ["bash", "-e", "-c", words], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "step 2: loss" in run(commands)
     for step in range(3):
         files = {file.name for file in (tmp_path / "recording" / f"step{step}" / "rank").iterdir()}
         assert files == {"dump.json", "stack.json", "construct.json"}
     dump = (tmp_path / "recording" / "step2" / "rank" / "dump.json").read_text()
     assert '"Functional.cross_entropy.0.backward"' in dump
     assert '"Module.1.ReLU.backward.0"' in dump
+    answer, *support = run(comparison).partition("The first value")[2].splitlines()
+    assert "comes in different at Functional.linear.0.forward (step 1)" in answer
+    assert any("train.py, line 13" in line for line in support)
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))

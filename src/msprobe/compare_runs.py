@@ -35,6 +35,7 @@ class Options(NamedTuple):
     with_cases: bool = False  # each call, for JUnit and a log
     stack: str | None = None  # the target's stack.json, if it does not lie beside the recording
     jobs: int = 1  # processes
+    framework: str | None = None  # of the target, if the user named it
 
 
 class Compared(NamedTuple):
@@ -147,19 +148,18 @@ def _one(
 ) -> _Done:
     with uncollected():
         target = store.read_one(pair[0].path, stack=options.stack)
+        store.must_be_of(target, options.framework)
         golden = store.read_one(pair[1].path)
         comparison = compare_recordings(
             target, golden, fuzzy=options.fuzzy, mappings=options.mappings, progress=progress
         )
-        written = write_files(comparison, wanted, mark, siblings) if comparison.findings else Written()
         culprit = comparison.located.culprit
-        next_plan = plan(target, culprit) if culprit is not None else None
-        return _Done(
-            comparison.outcome(with_cases=options.with_cases),
-            written,
-            next_plan,
-            strays(options.mappings, target, golden),
-        )
+        found = plan(target, culprit) if culprit is not None else None
+        written = Written()
+        if comparison.findings:
+            written = write_files(comparison, wanted, found, mark, siblings)
+        outcome = comparison.outcome(with_cases=options.with_cases)
+        return _Done(outcome, written, found, strays(options.mappings, target, golden))
 
 
 def _mark(source: Source, pairs: Pairs) -> str:

@@ -44,6 +44,16 @@ class CallName(NamedTuple):
         return self.owner.partition(".")[2]
 
     @property
+    def path(self) -> tuple[str, ...]:
+        """Where a module stands: ("blocks", "0", "ln"); its class is not part of it."""
+        return tuple(self.api.split(".")[:-1])
+
+    @property
+    def kind(self) -> str:
+        """The class of a module: `LayerNorm`."""
+        return self.api.rpartition(".")[2]
+
+    @property
     def is_module(self) -> bool:
         return self.prefix in MODULE_PREFIXES and self.direction != DEBUG
 
@@ -93,6 +103,11 @@ def module_owner(path: str, class_name: str, *, prefix: str = "Module", index: i
     """The owner of a module's records; `index` is its model's place when a list of models was given."""
     middle = f".{index}" if index is not None else ""
     return f"{prefix}{middle}.{path}.{class_name}" if path else f"{prefix}{middle}.{class_name}"
+
+
+def outer(name: str) -> str:
+    """A dotted name without its last part: the module around one, or a module without its class."""
+    return name.rpartition(".")[0]
 
 
 def slot_name(record: str, slot: str) -> str:

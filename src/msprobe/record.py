@@ -40,6 +40,11 @@ class Leaf(NamedTuple):
         return self.shape is not None and self.dtype is not None
 
 
+def number_type(dtype: str | None) -> str:
+    """What a framework calls its dtype, as numpy would: `float32` of `torch.float32` and of `Float32`."""
+    return (dtype or "").rpartition(".")[2].lower()
+
+
 Tree: TypeAlias = "Leaf | list[Tree] | dict[str, Tree] | None"
 
 

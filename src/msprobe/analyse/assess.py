@@ -93,11 +93,14 @@ class _Memory:
         """The verdicts of a call, with what is known of the calls in it."""
         name = str(call[0].finding.pair.place.record.name)
         if name in self._made_in:
-            verdicts = [_made_inside(verdict, self._made_in[name]) for verdict in verdicts]
+            verdicts = [
+                _made_inside(verdict, self._made_in[name]) if _is_output(seen) else verdict
+                for seen, verdict in zip(call, verdicts, strict=True)
+            ]
         elif any(verdict.is_origin for verdict in verdicts):
             self._made_in.update((module, name) for module in self._around(name))
         outputs = [v.error for s, v in zip(call, verdicts, strict=True) if _is_output(s)]
-        lost = bool(outputs) and not any(outputs)  # whatever came in had no effect
+        lost = bool(outputs) and all(error == 0 for error in outputs)  # whatever came in had no effect
         for seen, verdict in zip(call, verdicts, strict=True):
             if verdict.cancelled:
                 self._cancelled.add(_content(seen))
@@ -127,7 +130,8 @@ def _is_output(seen: _Seen) -> bool:
 
 
 def _made_inside(verdict: Verdict, culprit: str) -> Verdict:
-    if verdict.level != ORIGINATED:
+    """A module's output is what a call in it made of it."""
+    if verdict.level not in (ORIGINATED, PASSED_ON):
         return verdict
     return verdict._replace(level=PASSED_ON, reason=f"{_off(verdict.error or 0.0)}, made inside by {culprit}")
 
@@ -179,7 +183,8 @@ def _assess_call(call: Sequence[_Seen], sources: Sequence[_Seen], memory: _Memor
     if name.api in _UNDEFINED:
         return [Verdict(NOT_JUDGED, "its content is whatever the memory held") for _ in call]
     leaves = list(_leaves((*call, *sources)))
-    rounding = _Rounding(coarsest(leaves), math.sqrt(summands(leaves)))
+    growth = math.sqrt(summands(leaves, is_gradient=name.direction != FORWARD))
+    rounding = _Rounding(coarsest(leaves), growth)
     outputs = [seen for seen in call if _is_output(seen)]
     reaches_out = not outputs or any(seen.distance.error != 0 for seen in outputs)
     return [
@@ -245,26 +250,34 @@ def _output(seen: _Seen, sources: Sequence[_Seen], rounding: _Rounding, memory: 
     tolerance = rounding.at(seen)
     if error <= tolerance:
         return Verdict(ROUNDING, _explained(error, tolerance), error, tolerance)
-    before, sound = _before(seen, sources, memory)
+    came = _before(seen, sources, memory)
+    before = max(came.most, came.unseen)
     if tolerance == 0 and before > 0:
         return Verdict(PASSED_ON, "a whole number or truth value changed with its inputs", error, tolerance)
     # Where inputs differ, a decision such as that of relu may flip for a few numbers: it is the typical one
     # that must be explained.
     if before > 0 and seen.distance.typical <= tolerance + GAIN * before:
-        if sound <= tolerance < before:
+        if max(came.sound, came.unseen) <= tolerance < before:
             reason = f"{_off(error)}, as those of its inputs whose values nearly cancel"
             return Verdict(ROUNDING, reason, error, tolerance)
-        reason = f"{_off(error)}; its inputs are off by up to {before:.2g}"
-        return Verdict(PASSED_ON, reason, error, tolerance)
+        whose = "its inputs" if came.most >= came.unseen else "earlier calls"
+        return Verdict(PASSED_ON, f"{_off(error)}; {whose} are off by up to {before:.2g}", error, tolerance)
     if _cancelled(seen, sources, tolerance):
         reason = f"{_off(error)}, but its values nearly cancel: that is rounding of the far larger inputs"
         return Verdict(ROUNDING, reason, error, tolerance)
-    return Verdict(ORIGINATED, _originated(seen, error, tolerance, before), error, tolerance)
+    return Verdict(ORIGINATED, _originated(seen, error, tolerance, came.most), error, tolerance)
 
 
-def _before(seen: _Seen, sources: Sequence[_Seen], memory: _Memory) -> tuple[float, float]:
-    """How far what went into a call is off: at most, and apart from values that nearly cancel."""
-    before = max((s.distance.error or 0.0 for s in sources), default=0.0)
+class _Before(NamedTuple):
+    """How far what went into a call is off."""
+
+    most: float  # as far as it was recorded
+    sound: float  # the same without values that nearly cancel
+    unseen: float  # what may have come with it unseen
+
+
+def _before(seen: _Seen, sources: Sequence[_Seen], memory: _Memory) -> _Before:
+    most = max((s.distance.error or 0.0 for s in sources), default=0.0)
     sound = max((s.distance.error or 0.0 for s in sources if not memory.is_cancelled(s)), default=0.0)
     unseen = 0.0
     if seen.distance.seen in ("statistics", "checksums"):  # which show less than there is
@@ -273,7 +286,7 @@ def _before(seen: _Seen, sources: Sequence[_Seen], memory: _Memory) -> tuple[flo
         s.finding.pair.place.record.name.direction == BACKWARD for s in sources
     ):
         unseen = memory.drift  # the gradient that went in was not recorded
-    return max(before, unseen), max(sound, unseen)
+    return _Before(most, sound, unseen)
 
 
 def _cancelled(seen: _Seen, sources: Sequence[_Seen], tolerance: float) -> bool:

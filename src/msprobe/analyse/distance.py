@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msprobe.analyse.match import Pair
 from msprobe.analyse.measure import EQUAL, Measured, TensorErrors, measure_sketches
 from msprobe.kernels import Statistics
-from msprobe.record import Leaf
+from msprobe.record import Leaf, number_type
 
 # Half the distance from 1 to the next number, by the name of the dtype.
 _ROUNDOFF = {
@@ -26,6 +26,7 @@ _ROUNDOFF = {
     "complex32": 2.0**-11,
 }
 _DEVICE = re.compile("(?:cpu|cuda|gpu|npu|xpu|mps)(?::[0-9]+)?|Ascend|CPU|GPU")
+_MOST_SUMMANDS = 2**20  # nobody adds more in a row: larger sums are made of partial sums
 _PLAIN = 2.0**-24  # a Python float often was a float32 before
 
 
@@ -168,7 +169,7 @@ def roundoff(dtype: str | None) -> float:
     """The unit roundoff of a dtype; 0 for integers and booleans, which do not round."""
     if dtype is None:
         return _PLAIN
-    name = dtype.rpartition(".")[2].lower()
+    name = number_type(dtype)
     for known, unit in _ROUNDOFF.items():
         if name.startswith(known):
             return unit
@@ -181,14 +182,16 @@ def coarsest(leaves: Iterable[Leaf | None]) -> float:
     return max(units, default=_PLAIN)
 
 
-def summands(leaves: Iterable[Leaf | None]) -> int:
+def summands(leaves: Iterable[Leaf | None], *, is_gradient: bool) -> int:
     """How many numbers the call may have added up for one number of its result, from the shapes it saw.
 
-    A matrix product of n x k and k x m numbers adds k, a normalisation a row, a gradient of weights a batch.
+    A matrix product of n x k and k x m numbers adds k, a normalisation a row; the gradient of a weight is a
+    sum over the whole batch, which is all dimensions but the last.
     """
     most = 1
     for leaf in leaves:
         if leaf is not None and leaf.shape:
-            last = leaf.shape[-1] or 1
-            most = max(most, last, _count(leaf) // last, *leaf.shape)
-    return most
+            most = max(most, *leaf.shape)
+            if is_gradient:
+                most = max(most, _count(leaf) // (leaf.shape[-1] or 1))
+    return min(most, _MOST_SUMMANDS)

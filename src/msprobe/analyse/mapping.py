@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from msprobe.analyse.match import NOWHERE, SAME_NAMES, Rename, places
 from msprobe.errors import UsageError
-from msprobe.name import CallName, call_owner
+from msprobe.name import CallName, call_owner, outer
 from msprobe.record import Record, Recording
 
 Side = Literal["target", "golden"]
@@ -122,7 +122,7 @@ def _paths(module: str) -> Iterator[str]:
     """A module by path and class, and each path that it lies at or below, the longest first."""
     while module:
         yield module
-        module = module.rpartition(".")[0]
+        module = outer(module)
 
 
 # ---- names that no recording has ----

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from msprobe.name import CallName, slot_name
-from msprobe.record import Leaf, Record, Recording, Tree
+from msprobe.record import Leaf, Record, Recording, Tree, number_type
 
 Side = Literal["input", "parameters", "output"]
 
@@ -293,7 +293,7 @@ def _alike(ours: str | None, theirs: str | None) -> bool:
 
 
 def _is_float(dtype: str | None) -> bool:
-    return dtype is not None and dtype.rpartition(".")[2].lower().startswith(("float", "bfloat"))
+    return number_type(dtype).startswith(("float", "bfloat"))
 
 
 def matched(pairs: Sequence[Pair]) -> int:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msprobe.analyse.locate import Divergence
 from msprobe.analyse.match import places
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
-from msprobe.record import Recording
+from msprobe.record import Recording, number_type
 
 _BEFORE = 2  # calls that are recorded ahead of the suspect
 
@@ -58,5 +58,5 @@ def _size(recording: Recording, name: CallName) -> int:
 
 def _bytes(dtype: str | None) -> int:
     """Of one element: float32 takes 4, complex64 takes 8, float8_e4m3fn and bool take 1."""
-    bits = re.search("[0-9]{1,3}", (dtype or "").rpartition(".")[2])
+    bits = re.search("[0-9]{1,3}", number_type(dtype))
     return max(1, int(bits.group()) // 8) if bits else 1

@@ -116,7 +116,14 @@ def run(arguments: argparse.Namespace) -> int:
         as_csv=arguments.csv,
     )
     with_cases = request.loud or arguments.junit is not None
-    options = Options(arguments.fuzzy_match, mappings, with_cases, request.stack, _jobs(arguments.jobs))
+    options = Options(
+        arguments.fuzzy_match,
+        mappings,
+        with_cases,
+        request.stack,
+        _jobs(arguments.jobs),
+        arguments.framework,
+    )
     compared = compare_runs(request.target, request.golden, wanted, options, _progress())
     if request.loud:
         _log_calls(compared.outcomes)

@@ -39,15 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from msprobe import store
-    from msprobe.errors import UsageError
 
     recordings = store.read(arguments.path)
     for recording in recordings:
-        if arguments.framework not in (None, recording.header.framework):
-            raise UsageError(
-                f"{recording.folder} was recorded with {recording.header.framework}, not with "
-                f"{arguments.framework}; leave -f out, or name another folder."
-            )
+        store.must_be_of(recording, arguments.framework)
     for line in report(arguments.path, recordings):
         print(line)
     return 0

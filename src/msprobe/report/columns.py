@@ -14,6 +14,7 @@ from msprobe.analyse.measure import (
     StatisticsErrors,
     TensorErrors,
     checksum_of,
+    measure_sketches,
     values_of,
 )
 from msprobe.record import Leaf
@@ -52,8 +53,28 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
         _add_stacks(rows, findings, [column.header for column in shown].index(_STACK))
     for row, verdict in zip(rows, comparison.verdicts, strict=True):
         row += (verdict.level, verdict.error, verdict.reason)
+    headers = [*(column.header for column in shown), *VERDICT]
+    if _are_sketched(findings):
+        headers += SKETCH
+        for row, finding in zip(rows, findings, strict=True):
+            row += _sketched(finding)
     fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
-    return Table([*(column.header for column in shown), *VERDICT], rows, fills)
+    return Table(headers, rows, fills)
+
+
+def _are_sketched(findings: Sequence[Finding]) -> bool:
+    leaves = (finding.pair.place.leaf for finding in findings)
+    return any(leaf is not None and leaf.sketch is not None for leaf in leaves)
+
+
+def _sketched(finding: Finding) -> tuple[Cell, ...]:
+    """What two sketches tell of the tensors, and how well they know it."""
+    pair = finding.pair
+    if pair.reason or pair.target is None or pair.golden is None:
+        return (None,) * len(SKETCH)
+    ours, theirs = pair.target.leaf, pair.golden.leaf
+    errors = measure_sketches(ours, theirs) if ours is not None and theirs is not None else None
+    return (None,) * len(SKETCH) if errors is None else (errors.relative, errors.cosine, errors.sd)
 
 
 def _add_stacks(rows: list[list[Cell]], findings: Sequence[Finding], column: int) -> None:
@@ -139,6 +160,8 @@ def _data_names(finding: Finding) -> str:
 _STACK = "NPU_Stack_Info"
 # Ours, behind all that the specification names: the level, the tolerance that would have passed, and why.
 VERDICT = ("Verdict", "Passing Tolerance", "Verdict Reason")
+# Where both recordings have sketches: estimates of the whole tensors, known to this share of themselves.
+SKETCH = ("Sketch Relative Err", "Sketch Cosine", "Sketch Uncertainty")
 _BASIC = [
     Column(f"{word} {header}", _side(side, ask))
     for header, ask in (

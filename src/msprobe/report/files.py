@@ -66,7 +66,11 @@ def name_of(wanted: Wanted, what: str, mark: str, suffix: str) -> Path:
 
 
 def write_files(
-    comparison: Comparison, wanted: Wanted, mark: str = "", siblings: Sequence[tuple[str, str]] = ()
+    comparison: Comparison,
+    wanted: Wanted,
+    found: Plan | None = None,
+    mark: str = "",
+    siblings: Sequence[tuple[str, str]] = (),
 ) -> Written:
     """What one rank at one step leaves; `siblings` are the labels and marks of the others."""
     path = name_of(wanted, "compare_result", mark, "csv" if wanted.as_csv else "xlsx")
@@ -78,14 +82,18 @@ def write_files(
     write_whole(advice_file, [f"{advice}\n".encode()])
     page = name_of(wanted, "compare_result", mark, "html")
     others = [(label, name_of(wanted, "compare_result", other, "html").name) for label, other in siblings]
-    write_page(page, comparison, others=others)
+    write_page(page, comparison, others=others, next_config=_config(found).decode() if found else "")
     return Written(path, page, advice_file, advice)
 
 
 def write_next(wanted: Wanted, found: Plan) -> Path:
     path = name_of(wanted, "next_config", "", "json")
-    write_whole(path, [to_json(found.config, indent=4), b"\n"])
+    write_whole(path, [_config(found), b"\n"])
     return path
+
+
+def _config(found: Plan) -> bytes:
+    return to_json(found.config, indent=4)
 
 
 def write_overview(wanted: Wanted, outcomes: Sequence[Outcome]) -> Path:

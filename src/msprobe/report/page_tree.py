@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from msprobe.errors import RecordingError
-from msprobe.name import DEBUG, PARAMETERS_GRAD, CallName
+from msprobe.name import DEBUG, FORWARD, PARAMETERS_GRAD, CallName, outer
 from msprobe.record import Record, Recording
 
 TOP = -1
@@ -66,8 +66,9 @@ class TreeBuilder:
     def _inside(self, owner: str, above: int) -> int:
         """A module's node; its label leaves out what those around it say already."""
         short = owner.removeprefix(self._around.get(above, ""))
-        number = self._node(owner, owner.partition(".")[2] if short == owner else short, above)
-        self._around.setdefault(number, f"{owner.rpartition('.')[0]}.")
+        label = CallName(owner, FORWARD, 0).api if short == owner else short
+        number = self._node(owner, label, above)
+        self._around.setdefault(number, f"{outer(owner)}.")
         return number
 
     # ---- from names ----
@@ -78,13 +79,12 @@ class TreeBuilder:
         return self._node(f"{name.owner}.{name.count}", f"{name.api}.{name.count}", above)
 
     def _add_path(self, name: CallName) -> int:
-        path, _, kind = name.api.rpartition(".")
         key = last = name.prefix
         above = self._node(key, key, TOP)
-        for last in path.split(".") if path else ():
+        for last in name.path:
             key = f"{key}.{last}"
             above = self._node(key, last, above)
-        self.tree.labels[above] = f"{last} {kind}"
+        self.tree.labels[above] = f"{last} {name.kind}"
         return above
 
     def _node(self, key: str, label: str, above: int) -> int:

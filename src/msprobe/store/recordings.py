@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msprobe.errors import RecordingError
+from msprobe.errors import RecordingError, UsageError
 from msprobe.garbage import uncollected
 from msprobe.record import Header, Leaf, Record, Recording, Stack
 from msprobe.store import journal
@@ -77,6 +77,15 @@ def read_one(path: Path, *, stack: str | None = None) -> Recording:
         raise _unreadable(path, error) from error
     except MemoryError as error:
         raise RecordingError(f"{path} needs more memory than there is.") from error
+
+
+def must_be_of(recording: Recording, framework: str | None) -> None:
+    """Whoever names a framework must mean this one; None: whoever does not."""
+    if framework not in (None, recording.header.framework):
+        raise UsageError(
+            f"{recording.folder} was recorded with {recording.header.framework}, not with {framework}; leave "
+            "-f out, or name another folder."
+        )
 
 
 def _with_stacks(recording: Recording, path: Path) -> Recording:
