@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from train import Gpt
 
 CALLS = 20_000
-WIDTH, LENGTH, BATCH, HEADS, WORDS = 160, 96, 6, 4, 512
+WIDTH, LENGTH, BATCH, HEADS, WORDS = 160, 96, 8, 4, 512
 
 
 def shaken(model: torch.nn.Module, noise: bool) -> torch.nn.Module:
