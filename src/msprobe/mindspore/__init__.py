@@ -1,5 +1,35 @@
-"""The public door for MindSpore training: so far, comparing what was recorded."""
+"""The public door for MindSpore training; comparing what was recorded needs no MindSpore."""
+
+from typing import TYPE_CHECKING, Any
 
 from msprobe.compare_function import compare, compare_distributed
 
-__all__ = ["compare", "compare_distributed"]
+if TYPE_CHECKING:
+    from msprobe.mindspore.callbacks import MsprobeInitStep, MsprobeStep
+    from msprobe.mindspore.debugger import PrecisionDebugger
+    from msprobe.mindspore.seeds import seed_all
+
+__all__ = [
+    "MsprobeInitStep",
+    "MsprobeStep",
+    "PrecisionDebugger",
+    "compare",
+    "compare_distributed",
+    "seed_all",
+]
+
+_HOMES = {
+    "MsprobeInitStep": "callbacks",
+    "MsprobeStep": "callbacks",
+    "PrecisionDebugger": "debugger",
+    "seed_all": "seeds",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs MindSpore is imported when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

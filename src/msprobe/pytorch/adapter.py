@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from msprobe.adapter import Around, GradientSink, ModuleWatch, Region, Undo, Want
-from msprobe.errors import UsageError
+from msprobe.capture.patch import CustomApis, Place, replace_place, replace_places, together
 from msprobe.pytorch import apis, autograd, describe, modules
 from msprobe.pytorch.checkpoint import watch_checkpoints
 from msprobe.pytorch.compiled import CompiledCode
 from msprobe.pytorch.distributed import Transfers, parts_of_p2p
-from msprobe.pytorch.exchange import exchange, together
-from msprobe.pytorch.intercept import Interception, just_call, replace_places
+from msprobe.pytorch.exchange import exchange
+from msprobe.pytorch.intercept import Interception
 from msprobe.pytorch.versions import SEEN_DOORS, UNSEEN_DOORS, Versions
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import TensorData
@@ -52,7 +52,7 @@ class TorchAdapter:
         self._compiled = CompiledCode()
         self._modules = modules.ModuleCalls(self._compiled)
         self._interception: Interception | None = None
-        self._custom = _CustomApis()
+        self.custom = CustomApis(_recorded)
         self._doors: Undo = together()  # watched only while no call is intercepted, which shows them too
         self.is_tensor: Callable[[Any], bool] = Tensor.__instancecheck__  # torch.is_tensor, without a detour
         self.describe_other = describe.describe_other
@@ -64,8 +64,6 @@ class TorchAdapter:
         self.parameters = modules.parameters
         self.on_model_call = modules.on_model_call
         self.on_completion = self._transfers.expect
-        self.register = self._custom.register
-        self.forget = self._custom.forget
 
     def describe(self, tensor: Tensor, want: Want) -> Leaf:
         leaf = self._described.leaf(tensor, want)
@@ -110,7 +108,7 @@ class TorchAdapter:
             self._transfers.follow_works,
             lambda: watch_checkpoints(region, mode.visible),
             lambda: mode.install(around),
-            lambda: self._custom.install(around),
+            lambda: self.custom.install(around),
         )
 
     def watch(self, models: Any, watch: ModuleWatch) -> Undo:
@@ -132,60 +130,12 @@ class TorchAdapter:
         return int(rank) if size.isdecimal() and int(size) > 1 and rank.isdecimal() else None
 
 
-class _CustomApis:
-    """Functions of the user's own; one registered or forgotten while calls are intercepted counts at once."""
-
-    def __init__(self) -> None:
-        self._places: dict[tuple[int, str], apis.Place] = {}
-        self._around: Around | None = None
-        self._undo: dict[tuple[int, str], Undo] = {}
-
-    def register(self, module: Any, name: str, prefix: str | None) -> None:
-        self.forget(module, name)
-        place = apis.replaceable(module, name, prefix)
-        try:
-            _recorded(place, just_call)()
-        except (TypeError, AttributeError) as error:
-            raise UsageError(
-                f"register_custom_api: {name!r} of {module!r} cannot be replaced, and so not recorded "
-                f"({error}); register a function of a Python module or class that calls it."
-            ) from None
-        self._places[id(module), name] = place
-        if self._around is not None:
-            self._install(id(module), name)
-
-    def forget(self, module: Any, name: str) -> None:
-        self._places.pop((id(module), name), None)
-        undo = self._undo.pop((id(module), name), None)
-        if undo is not None:
-            undo()
-
-    def install(self, around: Around) -> Undo:
-        self._around = around
-        try:
-            for key in self._places:
-                self._install(*key)
-        except BaseException:
-            self._undo_all()
-            raise
-        return self._undo_all
-
-    def _undo_all(self) -> None:
-        self._around = None
-        while self._undo:
-            self._undo.popitem()[1]()
-
-    def _install(self, *key: Any) -> None:
-        if self._around is not None:
-            self._undo[key] = _recorded(self._places[key], self._around)
-
-
-def _recorded(place: apis.Place, around: Around) -> Undo:
+def _recorded(place: Place, around: Around) -> Undo:
     """A Python function is seen whoever bound its name; any other function where it stands."""
     holder, name, api = place
     held = inspect.getattr_static(holder, name)
     function = getattr(held, "__func__", held)  # of a static or class method
     if not isinstance(function, FunctionType):
-        return replace_places([place], around)
+        return replace_place(place, around)
     exchanged = exchange(function, lambda *args, **kwargs: around(api, exchanged.original, args, kwargs))
     return exchanged.undo

@@ -6,13 +6,14 @@ import functools
 import importlib
 import sys
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 import yaml
 
 from msprobe.adapter import Api
+from msprobe.capture.patch import Place, is_in_place
 from msprobe.errors import ConfigError
 
 SUPPORT_LIST = Path(__file__).parent / "hook_module" / "support_wrap_ops.yaml"
@@ -31,14 +32,6 @@ _SECTIONS = {
 }
 _OVERRIDABLE = ("functional", "tensor", "_VF", "torch")
 _UNSEEN = frozenset({torch.range})  # written in C, and yet no mode sees it
-
-
-class Place(NamedTuple):
-    """A function that can only be seen by replacing it where it stands."""
-
-    holder: Any
-    attribute: str
-    api: Api
 
 
 class Apis(NamedTuple):
@@ -79,7 +72,7 @@ def _load(path: Path, _packages: frozenset[str]) -> Apis:
             owner, attribute = _resolve(holder, name)
             function = getattr(owner, attribute, None)
             api = Api(
-                prefix, _called(prefix, name), _is_in_place(attribute), communicates=prefix == "Distributed"
+                prefix, _called(prefix, name), is_in_place(attribute), communicates=prefix == "Distributed"
             )
             if not callable(function):
                 continue
@@ -91,7 +84,7 @@ def _load(path: Path, _packages: frozenset[str]) -> Apis:
                 overridable.setdefault(function, api)
             else:
                 replaced.append(Place(owner, attribute, api))
-    aten = {name: Api("Aten", name, in_place=_is_in_place(name)) for name in sections.get("aten", ())}
+    aten = {name: Api("Aten", name, in_place=is_in_place(name)) for name in sections.get("aten", ())}
     return Apis(overridable, exchanged, operators, aten, replaced)
 
 
@@ -134,18 +127,3 @@ def _holder(where: str) -> Any:
         return importlib.import_module(where)
     except ImportError:
         return None
-
-
-def _is_in_place(name: str) -> bool:
-    if name.startswith("__"):
-        return name == "__setitem__" or (
-            name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
-        )
-    return name.endswith("_")
-
-
-def replaceable(module: ModuleType | Any, name: str, prefix: str | None) -> Place:
-    """The place of a function a user wants recorded too (register_custom_api)."""
-    return Place(
-        module, name, Api(prefix or str(getattr(module, "__name__", "Custom")), name, _is_in_place(name))
-    )

@@ -11,7 +11,7 @@ from typing import Any
 import torch.utils.checkpoint
 
 from msprobe.adapter import Region, Undo
-from msprobe.pytorch.exchange import replace, together
+from msprobe.capture.patch import replace, together
 
 # Classes whose forward(ctx, run_function, ...) keeps run_function for backward, if they are imported already.
 _REENTRANT = (

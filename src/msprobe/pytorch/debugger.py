@@ -7,11 +7,11 @@ from typing import Any
 
 from msprobe.adapter import Undo
 from msprobe.capture.debugger import Debugger
+from msprobe.capture.door import Door
 from msprobe.capture.single import Single
 from msprobe.capture.stacks import Stacks
-from msprobe.config import Config, Scene, load
+from msprobe.config import Config, Scene
 from msprobe.errors import UsageError
-from msprobe.log import logger
 from msprobe.pytorch.adapter import TorchAdapter
 from msprobe.pytorch.dataloader import follow_dataloader
 from msprobe.pytorch.kernel_dump import KernelDump
@@ -33,6 +33,7 @@ class TorchDebugger(Debugger):
         adapter = TorchAdapter()
         super().__init__(adapter, config, Stacks(adapter.hidden_files, adapter.frame_groups))
         self.adapter = adapter
+        self.register, self.forget = adapter.custom.register, adapter.custom.forget
         self._model = model
         if config.seeding is not None:
             seed_all(*config.seeding)
@@ -71,7 +72,7 @@ class TorchDebugger(Debugger):
 _the: Single[TorchDebugger] = Single()
 
 
-class PrecisionDebugger:
+class PrecisionDebugger(Door):
     """Records what a training run computes. A process has one, and its methods may be called on the class.
 
     debugger = PrecisionDebugger("config.json")
@@ -83,6 +84,8 @@ class PrecisionDebugger:
         debugger.step()
     """
 
+    the = _the
+
     def __init__(
         self,
         config_path: str | None = None,
@@ -92,66 +95,35 @@ class PrecisionDebugger:
         model: Any = None,
         step: Sequence[int | str] | None = None,
     ) -> None:
-        config, notices = load(
-            config_path, scene=Scene.PYTORCH, task=task, dump_path=dump_path, level=level, step=step
-        )
         if model is not None:
             models_of(model)
+        self.open(
+            config_path,
+            lambda config: TorchDebugger(config, model),
+            task=task,
+            dump_path=dump_path,
+            level=level,
+            step=step,
+        )
 
-        def build() -> TorchDebugger:
-            for notice in notices:
-                logger().warning("%s", notice)
-            return TorchDebugger(config, model)
+    @classmethod
+    def scene(cls) -> Scene:
+        return Scene.PYTORCH
 
-        _the.make(config, build)
-
-    @staticmethod
-    def start(model: Any = None, token_range: Any = None) -> None:
-        """Record from here on; `model` is needed at levels L0 and mix."""
+    @classmethod
+    def start(cls, model: Any = None, token_range: Any = None) -> None:
         if not _left_to_dataloader("start"):
-            _the.get().start(model, token_range)
+            super().start(model, token_range)
 
-    @staticmethod
-    def stop() -> None:
-        """Record no further call. A backward that follows is still recorded, until step()."""
+    @classmethod
+    def stop(cls) -> None:
         if not _left_to_dataloader("stop"):
-            _the.get().stop()
+            super().stop()
 
-    @staticmethod
-    def step() -> None:
-        """The training step is over: its recording is complete on disk when this returns."""
+    @classmethod
+    def step(cls) -> None:
         if not _left_to_dataloader("step"):
-            _the.get().step()
-
-    @staticmethod
-    def forward_backward_dump_end() -> None:
-        """The old name of stop()."""
-        logger().warning("forward_backward_dump_end() is deprecated; call stop().")
-        PrecisionDebugger.stop()
-
-    @staticmethod
-    def save(variable: Any, name: str, save_backward: bool = True) -> None:
-        """Record a variable and its gradient under a name (level debug)."""
-        _the.get().save(variable, name, save_backward)
-
-    @staticmethod
-    def set_init_step(step: int) -> None:
-        """Count steps from this number; call it before the training loop."""
-        _the.get().set_init_step(step)
-
-    @staticmethod
-    def register_custom_api(module: Any, api_name: str, api_prefix: str | None = None) -> None:
-        """Record a function of your own too, as `{api_prefix}.{api_name}.{n}.forward`, from now on."""
-        if not isinstance(api_name, str) or not callable(getattr(module, api_name, None)):
-            raise UsageError(f"register_custom_api: {module!r} has no function {api_name!r}.")
-        if api_prefix is not None and not (isinstance(api_prefix, str) and api_prefix):
-            raise UsageError(f"register_custom_api: api_prefix is {api_prefix!r}; it must be a str or None.")
-        _the.get().adapter.register(module, api_name, api_prefix)
-
-    @staticmethod
-    def restore_custom_api(module: Any, api_name: str) -> None:
-        """Record that function no longer."""
-        _the.get().adapter.forget(module, api_name)
+            super().step()
 
 
 def _left_to_dataloader(method: str) -> bool:

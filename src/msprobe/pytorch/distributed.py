@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from msprobe.adapter import Undo
+from msprobe.capture.patch import replace, together
 from msprobe.log import logger
 from msprobe.pytorch.describe import group_id
-from msprobe.pytorch.exchange import replace, together
 
 # Methods of a process group that write into tensors they are given; torch does not count that as a change.
 _WRITES = re.compile(

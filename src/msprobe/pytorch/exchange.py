@@ -1,4 +1,4 @@
-"""How torch is changed for a while: each change is undone, the last first, also when a later one fails.
+"""How functions of torch are changed for a while.
 
 A Python function runs other code while it stays the same object, for everyone who holds it: replacing an
 attribute would miss `from torch.nn.functional import relu` and break `act is F.relu`. What is written in C
@@ -10,33 +10,17 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from msprobe.adapter import Undo
+from msprobe.capture.patch import replace, together
 
 _ACTIVE = "_msprobe_exchanges"  # on a function: its exchanges that are on, the last one runs
 _WRAPPED = "__wrapped__"  # inspect, and so torch.jit, reads source and signature through this
 _ABSENT = object()
 _CHANGING = threading.RLock()  # one for all, because several exchanges may change one function
 _Make = Callable[[Any], Any]  # of what stands somewhere, what shall stand there
-
-
-def together(*installs: Callable[[], Undo]) -> Undo:
-    """Install all, or none when one of them fails."""
-    with ExitStack() as installed:
-        for install in installs:
-            installed.callback(install())
-        return installed.pop_all().close
-
-
-def replace(holder: Any, name: str, make: _Make) -> Undo:
-    """Replace an attribute; undone, the holder is as before, whether it owned or inherited it."""
-    before = getattr(holder, name)
-    own = vars(holder).get(name, _ABSENT) if hasattr(holder, "__dict__") else before
-    setattr(holder, name, make(before))
-    return lambda: delattr(holder, name) if own is _ABSENT else setattr(holder, name, own)
 
 
 class Shared:

@@ -21,9 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from msprobe.adapter import Api, Around, Undo
-from msprobe.pytorch.apis import Apis, Place
+from msprobe.capture.patch import just_call, together
+from msprobe.pytorch.apis import Apis
 from msprobe.pytorch.compiled import CompiledCode
-from msprobe.pytorch.exchange import Exchange, Exchanges, Replacement, Shared, exchange, replace, together
+from msprobe.pytorch.exchange import Exchange, Exchanges, Replacement, Shared, exchange
 from msprobe.pytorch.versions import SEEN_DOORS
 
 _data: Any = torch.Tensor.data
@@ -277,10 +278,6 @@ def _nothing() -> None:
     """There is nothing to undo."""
 
 
-def just_call(api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return function(*args, **kwargs)
-
-
 # --- the stack of modes: calls go to the topmost first ---
 
 
@@ -318,20 +315,3 @@ def _insert(mode: TorchFunctionMode, position: int) -> None:
     _push(mode)
     for other in reversed(above):
         _push(other)
-
-
-def replace_places(places: list[Place], around: Around) -> Undo:
-    """Replace functions where they stand."""
-    return together(*(functools.partial(_replace_place, place, around) for place in places))
-
-
-def _replace_place(place: Place, around: Around) -> Undo:
-    return replace(place.holder, place.attribute, functools.partial(_recorded, place.api, around))
-
-
-def _recorded(api: Api, around: Around, function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        return around(api, function, args, kwargs)
-
-    return recorded

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from msprobe.adapter import ModuleWatch, Undo
-from msprobe.errors import UsageError
+from msprobe.capture import models
+from msprobe.capture.patch import together
 from msprobe.log import logger
 from msprobe.name import module_owner
 from msprobe.pytorch.checkpoint import watch_checkpoints
 from msprobe.pytorch.compiled import CompiledCode
-from msprobe.pytorch.exchange import Exchange, Exchanges, Shared, together
+from msprobe.pytorch.exchange import Exchange, Exchanges, Shared
 
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # by torch.jit.trace
 _SKIPPED_CLASSES = ("FullyShardedDataParallel",)
@@ -31,22 +32,7 @@ class Watched(NamedTuple):
 
 
 def models_of(model: Any) -> list[tuple[int | None, nn.Module]]:
-    """The models start() was given, each with its place in the list if it was a list."""
-    if isinstance(model, nn.Module):
-        return [(None, model)]
-    if isinstance(model, (list, tuple)) and model and all(isinstance(item, nn.Module) for item in model):
-        return list(enumerate(model))
-    raise UsageError(
-        f"the model given to start() is {_kind(model)}; it must be a torch.nn.Module or a list or tuple of "
-        "them."
-    )
-
-
-def _kind(model: Any) -> str:
-    if isinstance(model, (list, tuple)):
-        kinds = sorted({type(item).__name__ for item in model})
-        return f"a {type(model).__name__} of {', '.join(kinds) or 'nothing'}"
-    return f"a {type(model).__name__}"
+    return models.models_of(model, nn.Module, "torch.nn.Module")
 
 
 def watched_modules(model: Any) -> Iterator[Watched]:

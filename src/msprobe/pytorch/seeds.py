@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from msprobe.adapter import Undo
-from msprobe.errors import UsageError
+from msprobe.capture.seeds import fix_seeds
 from msprobe.log import logger
 from msprobe.pytorch.exchange import exchange
 
@@ -22,14 +20,7 @@ _MARK = "_msprobe_drops_nothing"
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
     """Fix every random state that training draws from; `mode` asks torch for deterministic algorithms."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise UsageError(f"seed_all takes a whole number from 0 to 2**32 - 1 as seed, not {seed!r}.")
-    for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
-        if not isinstance(value, bool):
-            raise UsageError(f"{name} of seed_all is {value!r}; it must be True or False.")
-    os.environ["PYTHONHASHSEED"] = str(seed)
-    random.seed(seed)
-    np.random.seed(seed)
+    fix_seeds(seed, mode, rm_dropout)
     torch.manual_seed(seed)
     torch.cuda.manual_seed(seed)
     torch.cuda.manual_seed_all(seed)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from msprobe.adapter import Undo
+from msprobe.capture.patch import replace, together
 from msprobe.kernels import glance
-from msprobe.pytorch.exchange import replace, together
 
 # They hand out the memory of a tensor, or give it another; of these a torch-function mode is told, ...
 SEEN_DOORS = ("data", "numpy", "data_ptr", "untyped_storage", "storage", "__array__", "__dlpack__")

@@ -1,0 +1,1 @@
+"""A path that the specification prints: msprobe.mindspore.common.utils."""

@@ -1,0 +1,1 @@
+"""Where the documentation says that the editable list of recorded functions stands (hook_cell)."""
