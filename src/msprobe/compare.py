@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from msprobe import store
+from msprobe.analyse.across import across
+from msprobe.analyse.align import align
 from msprobe.analyse.assess import assess
 from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.judge import colour, judge
 from msprobe.analyse.locate import locate
 from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, Stray, renaming, sentences, strays
-from msprobe.analyse.match import Pair, Place, match, places
+from msprobe.analyse.match import Pair, Place, Rename, match, places
 from msprobe.analyse.measure import (
     EQUAL,
     Measured,
@@ -24,8 +26,9 @@ from msprobe.analyse.measure import (
     measure_tensors,
     no_errors,
 )
-from msprobe.errors import RecordingError, UsageError
+from msprobe.errors import RecordingError
 from msprobe.log import logger
+from msprobe.mapping_file import built_in_apis
 from msprobe.record import Leaf, Recording
 from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
@@ -34,6 +37,7 @@ TENSOR, STATISTICS, CHECKSUM = "tensor", "statistics", "md5"
 
 _AHEAD = 256  # pairs whose tensors may be read before the first of them is judged
 _NO_FILE = "{} does not have data file."
+_NAMED_AS_BY_TORCH = frozenset({"pytorch", "mindtorch"})
 
 Progress = Callable[[int, int], None]  # how many of how many places are measured
 
@@ -104,7 +108,7 @@ def compare_recordings(
     progress: Progress | None = None,
 ) -> Comparison:
     mode = mode_of(target, golden)
-    pairs = match(target, golden, fuzzy=fuzzy, rename=renaming(mappings, target.header.framework))
+    pairs = match(target, golden, fuzzy=fuzzy, rename=_rename(target, golden, mappings))
     findings = []
     measured = _measured(mode, pairs, target, golden)
     for done, (pair, errors) in enumerate(zip(pairs, measured, strict=True)):
@@ -120,13 +124,18 @@ def compare_recordings(
     return Comparison(target, golden, mode, coloured, verdicts, located)
 
 
+def _rename(target: Recording, golden: Recording, mappings: Mappings) -> Rename:
+    """What the golden run calls the target's calls: as the mappings say, or found by their looks."""
+    frameworks = {target.header.framework, golden.header.framework}
+    if len(frameworks) == 1:
+        return renaming(mappings, target.header.framework)
+    if mappings == NO_MAPPINGS and not frameworks <= _NAMED_AS_BY_TORCH:
+        return align(target, golden)
+    return across(mappings, target, golden, built_in_apis() if mappings.api is not None else {})
+
+
 def mode_of(target: Recording, golden: Recording) -> str:
     """The most that both recordings offer."""
-    if target.header.framework != golden.header.framework:
-        raise UsageError(
-            f"{target.folder} was recorded with {target.header.framework} and {golden.folder} with "
-            f"{golden.header.framework}; comparing across frameworks is not part of this release."
-        )
     if target.header.task == golden.header.task == TENSOR:
         return TENSOR
     return CHECKSUM if all(map(_has_checksums, (target, golden))) else STATISTICS

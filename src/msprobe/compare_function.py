@@ -23,8 +23,14 @@ def compare(
     `auto_analyze=False` writes only the table. Returns one outcome for each step and rank.
     """
     from msprobe.compare_request import requested
+    from msprobe.errors import UsageError
 
     request = requested(input_param, "input_param", with_stack=stack_mode)
+    if request.kernels is not None:
+        raise UsageError(
+            "input_param has rank_id or step_id, which ask for kernels of MindSpore graphs; compare these "
+            "with `msprobe -f mindspore compare -i compare.json`, or leave both keys out."
+        )
     return _compared(
         request.target,
         request.golden,

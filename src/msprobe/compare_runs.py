@@ -18,8 +18,9 @@ from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, Stray, strays
 from msprobe.analyse.plan import Plan, plan
 from msprobe.compare import Progress, compare_recordings, must_hold_something, paired, tell_strays
 from msprobe.garbage import uncollected
+from msprobe.mapping_file import Mapped, mapped, write_data_mapping
 from msprobe.report.answer import answer
-from msprobe.report.files import Wanted, Written, write_files, write_next, write_overview
+from msprobe.report.files import Wanted, Written, name_of, write_files, write_next, write_overview
 from msprobe.store import Source
 
 _INTERRUPTED = 130
@@ -36,6 +37,7 @@ class Options(NamedTuple):
     stack: str | None = None  # the target's stack.json, if it does not lie beside the recording
     jobs: int = 1  # processes
     framework: str | None = None  # of the target, if the user named it
+    save_mapping: str | None = None  # where to write which place was compared with which
 
 
 class Compared(NamedTuple):
@@ -46,10 +48,12 @@ class Compared(NamedTuple):
     overview: Path | None = None  # over several ranks or steps
     next_config: Path | None = None
     next_plan: Plan | None = None
+    mappings: tuple[Path, ...] = ()  # which place was compared with which
 
     def told(self) -> Iterator[str]:
         """What the screen shows: the answer, the advice, and where to read more."""
         yield from answer(self.outcomes)
+        yield from _alignment(self.outcomes)
         for outcome, written in zip(self.outcomes, self.written, strict=True):
             if written.advice is not None:
                 which = f", {outcome.label}" if len(self.outcomes) > 1 else ""
@@ -62,6 +66,8 @@ class Compared(NamedTuple):
             yield f"wrote {', '.join(str(path) for path in paths if path is not None)}"
         if self.overview is not None:
             yield f"wrote {self.overview}: all steps and ranks"
+        for path in self.mappings:
+            yield f"wrote {path}: which place was compared with which, for -dm"
         if self.next_config is not None and self.next_plan is not None:
             size = self.next_plan.size / 1e6
             yield f"wrote {self.next_config}: records the suspect next, about {size:.1f} MB of tensors"
@@ -81,6 +87,16 @@ class Compared(NamedTuple):
         }
 
 
+def _alignment(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    found = [outcome.aligned for outcome in outcomes if outcome.aligned is not None]
+    if found:
+        calls, paired, doubtful = (sum(numbers) for numbers in zip(*found, strict=True))
+        yield (
+            f"  aligned without a mapping: {paired} of the target's {calls} calls, {doubtful} of them with "
+            "less than 80 % confidence; --save_mapping FILE writes the pairs"
+        )
+
+
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
@@ -90,6 +106,8 @@ class _Done(NamedTuple):
     written: Written
     plan: Plan | None
     strays: list[Stray]
+    mapped: tuple[Mapped, ...] = ()
+    mapping: Path | None = None
 
 
 def compare_runs(
@@ -107,7 +125,18 @@ def compare_runs(
         (d.plan for d in done if culprit is not None and d.outcome.located.culprit == culprit), None
     )
     path = write_next(wanted, chosen) if chosen is not None and not wanted.only_table else None
-    return Compared(outcomes, [each.written for each in done], overview, path, chosen if path else None)
+    mappings = [each.mapping for each in done if each.mapping is not None]
+    if options.save_mapping is not None:
+        mappings.append(Path(options.save_mapping))
+        write_data_mapping(mappings[-1], (line for each in done for line in each.mapped))
+    return Compared(
+        outcomes,
+        [each.written for each in done],
+        overview,
+        path,
+        chosen if path else None,
+        tuple(mappings),
+    )
 
 
 def _all(pairs: Pairs, wanted: Wanted, options: Options, progress: Progress | None) -> Iterator[_Done]:
@@ -159,7 +188,15 @@ def _one(
         if comparison.findings:
             written = write_files(comparison, wanted, found, mark, siblings)
         outcome = comparison.outcome(with_cases=options.with_cases)
-        return _Done(outcome, written, found, strays(options.mappings, target, golden))
+        lost = strays(options.mappings, target, golden)
+        lines: tuple[Mapped, ...] = ()
+        if options.save_mapping is not None or options.mappings.layer is not None:
+            lines = tuple(mapped(finding.pair for finding in comparison.findings))
+        path = None
+        if options.mappings.layer is not None:
+            path = name_of(wanted, "data_mapping", mark, "yaml")
+            write_data_mapping(path, lines)
+        return _Done(outcome, written, found, lost, lines if options.save_mapping is not None else (), path)
 
 
 def _mark(source: Source, pairs: Pairs) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias, get_args
+from typing import NamedTuple, TypeAlias, get_args
 
+from msprobe.analyse import mapping
 from msprobe.analyse.mapping import (
     ApiLine,
     ApiMapping,
@@ -17,14 +20,17 @@ from msprobe.analyse.mapping import (
     Line,
     Mappings,
 )
-from msprobe.analyse.match import NOWHERE
+from msprobe.analyse.match import NOWHERE, Pair
 from msprobe.errors import ConfigError, RecordingError
 from msprobe.name import DEBUG, FORWARD, CallName, Direction
+from msprobe.store.layout import write_whole
 from msprobe.yaml_file import Items, Member, Node, Object, Text, YamlFile, cut, read, why_no_object
 
 WITHOUT_FILE = ""  # an option that was given, but without a file
 
 _SUFFIXES = (".yaml", ".yml")
+_BUILT_IN = "ms_to_pt_api.yaml"
+_PLAIN = re.compile(r"[A-Za-z_][\w.]*|N/A", re.ASCII)
 _LAYER_NUMBERS = "layers"
 _POSITION = re.compile("[0-9]{1,4}")
 _DIRECTION = re.compile(rf"\.(?:{'|'.join(get_args(Direction))})(?:\.|$)")
@@ -32,6 +38,9 @@ _MODULE_CALL = re.compile(
     r"\.(?:forward|backward)\.[0-9]+(?:$|\.(?:input|output|parameters)\b)|\.parameters_grad\b"
 )
 _TENSOR_FILE = re.compile(r"\.(?:npy|pt)$")  # data names are copied from dump.json, where they are files
+_KEYWORD_FILE = re.compile(
+    r"(?<=\.forward)(\.[0-9]+)?\.kwargs(?=\.)"
+)  # which MindSpore puts in another place
 _API_KEYS = ("ms_api", "pt_api", "ms_args", "pt_args", "ms_outputs", "pt_outputs")
 # Release 8.3.3 checks the one spelling and reads the other, so files with either are about.
 _OTHER_SPELLING = MappingProxyType({"ms_output": "ms_outputs", "pt_output": "pt_outputs"})
@@ -68,7 +77,7 @@ def read_data_mapping(path: str) -> DataMapping:
     file = read(path)
     found: dict[str, Line] = {}
     for line in _lines(file, file.root, _wrong_data_name):
-        target, golden = (_TENSOR_FILE.sub("", name) for name in (line.target, line.golden))
+        target, golden = (_place(name) for name in (line.target, line.golden))
         if target in found:
             file.fail(line.number, _twice(target, found[target].number))
         if golden != NOWHERE and {_is_call(target), _is_call(golden)} == {True, False}:
@@ -79,6 +88,10 @@ def read_data_mapping(path: str) -> DataMapping:
             )
         found[target] = Line(target, golden, line.number)
     return DataMapping(path, tuple(found.values()))
+
+
+def _place(data_name: str) -> str:
+    return _KEYWORD_FILE.sub(r"\1.input", _TENSOR_FILE.sub("", data_name))
 
 
 def read_layer_mapping(path: str) -> LayerMapping:
@@ -100,6 +113,56 @@ def read_api_mapping(path: str) -> ApiMapping:
             file.fail(line.number, _twice(line.target, found[line.target].number))
         found[line.target] = line
     return ApiMapping(path, tuple(found.values()))
+
+
+def built_in_apis() -> Mapping[str, tuple[str, ...]]:
+    """Which APIs of PyTorch do what one of MindSpore does; the likeliest first."""
+    file = read(str(Path(mapping.__file__).with_name(_BUILT_IN)))
+    found = {}
+    for target, member in _object(file, file.root).members.items():
+        items = member.value.items if isinstance(member.value, Items) else (member.value,)
+        found[target] = tuple(item.text for item in items if isinstance(item, Text))
+    return found
+
+
+class Mapped(NamedTuple):
+    """A place and its counterpart, as a line of a data mapping; a note stands above it."""
+
+    target: str
+    golden: str
+    note: str = ""
+
+
+def mapped(pairs: Iterable[Pair]) -> Iterator[Mapped]:
+    """What pairs the same as these do: all places of the target, and how sure each call is."""
+    last = None
+    for pair in pairs:
+        if pair.target is None:
+            continue
+        certainty = pair.certainty if pair.target.record is not last else None
+        last = pair.target.record
+        note = f"{certainty.share:.0%} sure: {certainty.why}" if certainty is not None else ""
+        yield Mapped(pair.target.name, NOWHERE if pair.golden is None else pair.golden.name, note)
+
+
+def write_data_mapping(path: Path, lines: Iterable[Mapped]) -> None:
+    """A file for -dm; of a place that comes several times the first counts."""
+    chosen: dict[str, Mapped] = {}
+    for line in lines:
+        chosen.setdefault(line.target, line)
+    write_whole(path, (text.encode() for text in _texts(chosen.values())))
+
+
+def _texts(lines: Iterable[Mapped]) -> Iterator[str]:
+    yield "# Target: golden run. To be edited at will, and given to `msprobe compare` with -dm.\n"
+    for line in lines:
+        if line.note:
+            yield f"# {line.note}\n"
+        yield f"{_written(line.target)}: {_written(line.golden)}\n"
+
+
+def _written(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else json.dumps(name)
 
 
 # ---- lines `target: golden` ----

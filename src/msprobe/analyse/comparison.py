@@ -12,6 +12,8 @@ from msprobe.analyse.judge import UNMATCHED, Finding
 from msprobe.analyse.locate import Located
 from msprobe.record import Recording
 
+_DOUBTFUL = 0.8
+
 
 class Case(NamedTuple):
     """One call as a test: did it make a difference?"""
@@ -19,6 +21,14 @@ class Case(NamedTuple):
     call: str
     outcome: Literal["", "failure", "skipped"]
     reason: str = ""
+
+
+class Aligned(NamedTuple):
+    """How many calls of the target were paired by their looks, and how surely."""
+
+    calls: int  # of the target
+    paired: int
+    doubtful: int  # of these
 
 
 class Outcome(NamedTuple):
@@ -35,6 +45,7 @@ class Outcome(NamedTuple):
     results: Counter[str]  # places by the result of the specification
     located: Located
     cases: tuple[Case, ...] = ()
+    aligned: Aligned | None = None  # if calls were paired by their looks
 
     @property
     def label(self) -> str:
@@ -71,7 +82,16 @@ class Comparison(NamedTuple):
             results,
             self.located,
             tuple(self._cases()) if with_cases else (),
+            self._aligned(),
         )
+
+    def _aligned(self) -> Aligned | None:
+        pairs = [finding.pair for finding in self.findings]
+        sure = {id(p.place.record): p.certainty for p in pairs if p.certainty is not None}
+        if not sure:
+            return None
+        doubtful = sum(certainty.share < _DOUBTFUL for certainty in sure.values())
+        return Aligned(len(self.target.records), len(sure), doubtful)
 
     def _cases(self) -> Iterator[Case]:
         rows = zip(self.findings, self.verdicts, strict=True)

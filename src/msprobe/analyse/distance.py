@@ -89,7 +89,7 @@ def _described(ours: Leaf, theirs: Leaf) -> Distance:
     """From checksums, sketches and statistics; the last can only see less than there is."""
     size = max(_size(ours), _size(theirs))
     least = 0.0
-    if ours.checksum is not None and theirs.checksum is not None and ours.dtype == theirs.dtype:
+    if _have_checksums(ours, theirs):
         if ours.checksum == theirs.checksum or (_count(ours) <= 1 and ours.stats == theirs.stats):
             return Distance(0.0, 0.0, size, "checksums")
         least = roundoff(ours.dtype) or 1.0  # they differ, if only by this
@@ -101,6 +101,13 @@ def _described(ours: Leaf, theirs: Leaf) -> Distance:
         seen = "sketches"
         middle = max(middle, sketched.relative * (_size(theirs) / size if size else 1.0))
     return Distance(max(least, ends, middle), max(least, middle), size, seen)
+
+
+def _have_checksums(ours: Leaf, theirs: Leaf) -> bool:
+    """Both, and of the same kind of numbers."""
+    return None not in (ours.checksum, theirs.checksum) and number_type(ours.dtype) == number_type(
+        theirs.dtype
+    )
 
 
 def _statistics(ours: Statistics, theirs: Statistics, count: int) -> tuple[float, float]:

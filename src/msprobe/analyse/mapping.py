@@ -100,22 +100,30 @@ def renaming(mappings: Mappings, framework: str) -> Rename:
         )
     if mappings.cell is None and mappings.data is None:
         return SAME_NAMES
-    cells = {line.target: line.golden for line in mappings.cell.lines} if mappings.cell is not None else {}
     names = {line.target: line.golden for line in mappings.data.lines} if mappings.data is not None else {}
-    return Rename(_owner(cells), MappingProxyType(names))
+    return Rename(_owner(mappings.cell or CellMapping()), MappingProxyType(names))
 
 
-def _owner(cells: dict[str, str]) -> Callable[[CallName], str | None]:
-    @functools.cache
-    def renamed(module: str) -> str | None:
-        known = next((path for path in _paths(module) if path in cells), None)
-        return None if known is None else cells[known] + module[len(known) :]
+def _owner(mapping: CellMapping) -> Callable[[CallName], str | None]:
+    renamed = module_names(mapping)
 
     def owner(name: CallName) -> str | None:
         other = renamed(name.api) if name.is_module else None
         return None if other is None else call_owner(name.prefix, other)
 
     return owner
+
+
+def module_names(mapping: CellMapping) -> Callable[[str], str | None]:
+    """What the golden run calls a module, given by path and class; None where no line speaks of it."""
+    cells = {line.target: line.golden for line in mapping.lines}
+
+    @functools.cache
+    def renamed(module: str) -> str | None:
+        known = next((path for path in _paths(module) if path in cells), None)
+        return None if known is None else cells[known] + module[len(known) :]
+
+    return renamed
 
 
 def _paths(module: str) -> Iterator[str]:
@@ -144,8 +152,10 @@ class Stray(NamedTuple):
 
 
 def strays(mappings: Mappings, target: Recording, golden: Recording) -> list[Stray]:
-    """The names of -cm and -dm that these two recordings do not have; other ranks or steps may have them."""
+    """The names of -am, -cm and -dm that these recordings do not have; other ranks or steps may have them."""
     found: list[Stray] = []
+    if mappings.api is not None:
+        found += _strays(mappings.api, _Apis(target), _Apis(golden))
     if mappings.cell is not None:
         found += _strays(mappings.cell, _Modules(target), _Modules(golden))
     if mappings.data is not None:
@@ -165,6 +175,20 @@ def sentences(found: Sequence[Sequence[Stray]]) -> list[str]:
     if more > 0:
         told[_MOST_SENTENCES:] = [f"{more} more names of the mapping files are in no recording."]
     return told
+
+
+class _Apis:
+    """The APIs of a recording."""
+
+    def __init__(self, recording: Recording) -> None:
+        names = (record.name for record in recording.records.values())
+        self._known = frozenset(name.owner for name in names if not name.is_module)
+
+    def has(self, name: str) -> bool:
+        return name in self._known
+
+    def near(self, name: str) -> Iterable[str]:
+        return _alike(name, self._known)
 
 
 class _Modules:
@@ -201,9 +225,10 @@ def _names(record: Record) -> Iterator[str]:
     yield from (place.name for place in places(record))
 
 
-def _strays(
-    mapping: CellMapping | DataMapping, target: _Modules | _Names, golden: _Modules | _Names
-) -> list[Stray]:
+_Known = _Apis | _Modules | _Names
+
+
+def _strays(mapping: ApiMapping | CellMapping | DataMapping, target: _Known, golden: _Known) -> list[Stray]:
     found: list[Stray] = []
     for line in mapping.lines:
         if not target.has(line.target):
@@ -215,7 +240,7 @@ def _strays(
     return found
 
 
-def _hint(name: str, own: _Modules | _Names, other: _Modules | _Names) -> str:
+def _hint(name: str, own: _Known, other: _Known) -> str:
     if other.has(name):
         return "the other run has it: the target's name stands before the colon, the golden run's behind it"
     near = difflib.get_close_matches(name, list(own.near(name)), 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from msprobe.name import CallName, slot_name
+from msprobe.name import PARAMETERS_GRAD, CallName, slot_name
 from msprobe.record import Leaf, Record, Recording, Tree, number_type
 
 Side = Literal["input", "parameters", "output"]
@@ -22,7 +22,6 @@ _FIELDS: tuple[tuple[str, Side, str], ...] = (
     ("output", "output", "output"),
     ("value", "output", ""),
 )
-_PARAMETERS_GRAD = "parameters_grad"
 _NO_CALL = "the golden run has no such call"
 _TAKEN = "the mapping pairs the golden run's {} of this name with another one"
 _MOST_ALIGNED = 2_000  # calls of one name that are aligned by shape; more are taken in order
@@ -34,11 +33,25 @@ def _unsaid(_name: CallName) -> str | None:
     return None
 
 
+def _alike_slots(_ours: Record, _theirs: Record) -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+class Certainty(NamedTuple):
+    """How sure it is that two calls belong together, from 0 to 1, and what says so."""
+
+    share: float
+    why: str
+
+
 class Rename(NamedTuple):
     """What the golden run calls the target's calls and places; what is not said has one name in both."""
 
     owner: Callable[[CallName], str | None] = _unsaid  # of all calls of a module or an API
     names: Mapping[str, str] = MappingProxyType({})  # of single calls and places
+    slots: Callable[[Record, Record], Mapping[str, str]] = _alike_slots  # of two calls that are paired
+    sure: Mapping[str, Certainty] = MappingProxyType({})  # of calls that were paired by their looks
+    lacking: str = ""  # if given, `names` alone pairs calls, and this is said of those that it lacks
 
 
 SAME_NAMES = Rename()
@@ -60,6 +73,7 @@ class Pair(NamedTuple):
     golden: Place | None
     reason: str = ""  # not empty: the two cannot be measured against each other
     fuzzy: bool = False  # matched although the call counts differ
+    certainty: Certainty | None = None  # None: the names say it
 
     @property
     def place(self) -> Place:
@@ -83,15 +97,31 @@ def match(
             pairs.extend(_golden_only(theirs, singles))
             continue
         ours = target.records[key]
-        shifted = theirs is not None and key not in rename.names and ours.name.count != theirs.name.count
-        pairs.extend(_pairs(ours, theirs, singles, reasons.get(key, _NO_CALL), shifted))
+        shifted = theirs is not None and key not in rename.names and _is_shifted(ours.name, theirs.name)
+        slots = rename.slots(ours, theirs) if theirs is not None else {}
+        found = _pairs(ours, theirs, singles, reasons.get(key, _NO_CALL), slots)
+        certainty = rename.sure.get(key)
+        if shifted or certainty is not None:
+            found = (_noted(pair, rename, shifted, certainty) for pair in found)
+        pairs.extend(found)
     return pairs
+
+
+def _is_shifted(ours: CallName, theirs: CallName) -> bool:
+    """Whether the call counts differ; that of the gradients of parameters is only written by some."""
+    return ours.count != theirs.count and ours.direction != PARAMETERS_GRAD
+
+
+def _noted(pair: Pair, rename: Rename, shifted: bool, certainty: Certainty | None) -> Pair:
+    if pair.target is not None and pair.target.name in rename.names:  # which says it of this place alone
+        return pair
+    return pair._replace(fuzzy=shifted, certainty=None if pair.golden is None else certainty)
 
 
 def places(record: Record) -> Iterator[Place]:
     """The places of a record, in the order in which a table shows them."""
     text = str(record.name)
-    if record.name.direction == _PARAMETERS_GRAD:
+    if record.name.direction == PARAMETERS_GRAD:
         for key, tree in record.fields.items():
             tree = tree[0] if isinstance(tree, list) and len(tree) == 1 else tree
             yield from _found(tree, slot_name(text, key), "output", record)
@@ -138,6 +168,8 @@ def _partners(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The golden call of each call of the target; and why one has none, where that is due to a rename."""
     listed = {key: rename.names[key] for key in target if key in rename.names}
+    if rename.lacking:
+        return listed, dict.fromkeys(target, rename.lacking)
     taken = set(listed.values())
     free = {key: record for key, record in golden.items() if key not in taken} if taken else golden
     asked = _asked(target, rename)
@@ -145,7 +177,8 @@ def _partners(
     if fuzzy:
         partners = _aligned(sought, target, free)
     else:
-        partners = {key: text for key, name in sought.items() if (text := _text(key, name, target)) in free}
+        texts = {key: _key(_text(key, name, target), name, free) for key, name in sought.items()}
+        partners = {key: text for key, text in texts.items() if text in free}
     partners.update((key, other) for key, other in listed.items() if other in golden)
     if rename is SAME_NAMES:
         return partners, {}
@@ -178,6 +211,13 @@ def _asked(target: Mapping[str, Record], rename: Rename) -> dict[str, CallName]:
 def _text(key: str, name: CallName, target: Mapping[str, Record]) -> str:
     """A name as a key of the golden run; older writers have keys that are not quite the name."""
     return key if name is target[key].name else str(name)
+
+
+def _key(text: str, name: CallName, golden: Mapping[str, Record]) -> str:
+    """The key of a call in the golden run: some writers count the gradients of parameters, some do not."""
+    if name.direction == PARAMETERS_GRAD and text not in golden:
+        return str(name._replace(count=0 if name.count is None else None))
+    return text
 
 
 def _lack(other: str) -> str:
@@ -239,24 +279,25 @@ def _golden_only(record: Record, singles: _Singles) -> Iterator[Pair]:
 
 
 def _pairs(
-    ours: Record, theirs: Record | None, singles: _Singles, absent: str, shifted: bool
+    ours: Record, theirs: Record | None, singles: _Singles, absent: str, slots: Mapping[str, str]
 ) -> Iterator[Pair]:
     """The places of a call and their counterparts; `absent` is said where the golden run has no such call."""
-    counterparts = {_slot(place): place for place in places(theirs)} if theirs is not None else {}
+    counterparts = {slot_of(place): place for place in places(theirs)} if theirs is not None else {}
     for place in places(ours):
+        slot = slot_of(place)
         if place.name in singles.names:
             yield _single(place, singles)
         elif theirs is None:
             yield Pair(place, None, absent)
-        elif (other := counterparts.pop(_slot(place), None)) is None:
-            yield Pair(place, None, "this call has no such place in the golden run", shifted)
+        elif (other := counterparts.pop(slots.get(slot, slot), None)) is None:
+            yield Pair(place, None, "this call has no such place in the golden run")
         elif other.name in singles.found:
-            yield Pair(place, None, _TAKEN.format("place"), shifted)
+            yield Pair(place, None, _TAKEN.format("place"))
         else:
-            yield Pair(place, other, _obstacle(place.leaf, other.leaf), shifted)
+            yield Pair(place, other, _obstacle(place.leaf, other.leaf))
     for place in counterparts.values():
         if place.name not in singles.found:
-            yield Pair(None, place, "this call has no such place in the target", shifted)
+            yield Pair(None, place, "this call has no such place in the target")
 
 
 def _single(place: Place, singles: _Singles) -> Pair:
@@ -265,7 +306,7 @@ def _single(place: Place, singles: _Singles) -> Pair:
     return Pair(place, other, _lack(name) if other is None else _obstacle(place.leaf, other.leaf))
 
 
-def _slot(place: Place) -> str:
+def slot_of(place: Place) -> str:
     """What stays of its name when another call has the same place."""
     return place.name[len(str(place.record.name)) :]
 
@@ -289,7 +330,7 @@ def _shape(leaf: Leaf) -> list[int]:
 
 def _alike(ours: str | None, theirs: str | None) -> bool:
     """Floating-point numbers of any width can be compared with each other; all else must be equal."""
-    return ours == theirs or (_is_float(ours) and _is_float(theirs))
+    return number_type(ours) == number_type(theirs) or (_is_float(ours) and _is_float(theirs))
 
 
 def _is_float(dtype: str | None) -> bool:

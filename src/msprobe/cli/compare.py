@@ -19,6 +19,16 @@ examples:
   msprobe compare ./new ./trusted --fail-on divergence --json summary.json --junit junit.xml
   msprobe -f pytorch compare -i compare.json -o ./output -s
 
+A run of MindSpore (the target) can be compared with one of PyTorch. Without a mapping their calls are aligned
+by what they do, where they stand in the model, their shapes and values; the table tells how sure that is.
+
+  msprobe compare ./mindspore_dump ./pytorch_dump --save_mapping pairs.yaml
+  msprobe compare ./mindspore_dump ./pytorch_dump -am -cm cells.yaml
+
+Kernels of MindSpore graphs are compared if compare.json names folders and has rank_id or step_id:
+
+  {"npu_path": "./npu_dump", "bench_path": "./bench_dump", "rank_id": [0], "step_id": []}
+
 exit status: 0, or 1 if --fail-on found what it names, or 2 for a mistake in the command or its input
 """
 
@@ -41,6 +51,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "where two recordings part"
 FAILURES = ("divergence", "accuracy", "unmatched")
+_NOT_FOR_KERNELS = (
+    *("stack_mode", "compare_only", "fuzzy_match"),
+    *("api_mapping", "cell_mapping", "data_mapping", "layer_mapping", "save_mapping"),
+    *("csv", "json", "junit", "fail_on", "jobs"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-c", "--compare_only", action="store_true", help="only the table: no advice, no page")
     add("-f", "--fuzzy_match", action="store_true", help="match calls also if their counts differ")
     _add_mappings(parser)
+    add(
+        "--save_mapping",
+        metavar="FILE",
+        help="write which place was compared with which, as a file for -dm that can be edited",
+    )
     add("--csv", action="store_true", help="write tables as csv instead of xlsx")
     add("--json", metavar="FILE", help="write a summary for programs (docs/compare.md describes its keys)")
     add("--junit", metavar="FILE", help="write JUnit XML: one test for each call")
@@ -102,7 +122,13 @@ def run(arguments: argparse.Namespace) -> int:
     from msprobe.mapping_file import read_mappings
     from msprobe.report.files import wanted_in, write_junit, write_summary
 
+    if arguments.save_mapping is not None and not arguments.save_mapping.endswith((".yaml", ".yml")):
+        raise UsageError(
+            f"--save_mapping {arguments.save_mapping}: the name of a mapping file ends in .yaml."
+        )
     request = _request(arguments)
+    if request.kernels is not None:
+        return _run_kernels(arguments, request)
     mappings = read_mappings(
         api=arguments.api_mapping,
         cell=arguments.cell_mapping,
@@ -123,6 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
         request.stack,
         _jobs(arguments.jobs),
         arguments.framework,
+        arguments.save_mapping,
     )
     compared = compare_runs(request.target, request.golden, wanted, options, _progress())
     if request.loud:
@@ -134,6 +161,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.junit is not None:
         write_junit(Path(arguments.junit), compared.outcomes)
     return _status(compared.outcomes, arguments.fail_on or ())
+
+
+def _run_kernels(arguments: argparse.Namespace, request: Request) -> int:
+    """The kernels of graphs: as the specification has it, nothing but -i and -o can be given."""
+    from msprobe.compare_kernels import compare_kernels
+    from msprobe.report.files import wanted_in
+
+    given = [option for option in _NOT_FOR_KERNELS if getattr(arguments, option) not in (None, False)]
+    if given:
+        raise UsageError(
+            f"'rank_id' or 'step_id' in {arguments.input_path} asks for kernels, which are compared with -i "
+            f"and -o alone; leave out --{', --'.join(given).replace('fail_on', 'fail-on')}."
+        )
+    for compared in compare_kernels(request, wanted_in(arguments.output_path)):
+        print(harmless(compared.told()))
+        print(harmless(f"wrote {compared.table}"))
+    return 0
 
 
 def _request(arguments: argparse.Namespace) -> Request:

@@ -58,6 +58,10 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
         headers += SKETCH
         for row, finding in zip(rows, findings, strict=True):
             row += _sketched(finding)
+    if any(finding.pair.certainty is not None for finding in findings):
+        headers += ALIGNMENT
+        for row, finding in zip(rows, findings, strict=True):
+            row += finding.pair.certainty or (None,) * len(ALIGNMENT)
     fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
     return Table(headers, rows, fills)
 
@@ -162,6 +166,8 @@ _STACK = "NPU_Stack_Info"
 VERDICT = ("Verdict", "Passing Tolerance", "Verdict Reason")
 # Where both recordings have sketches: estimates of the whole tensors, known to this share of themselves.
 SKETCH = ("Sketch Relative Err", "Sketch Cosine", "Sketch Uncertainty")
+# Where no mapping was given across frameworks: how sure it is that the two calls belong together, and why.
+ALIGNMENT = ("Alignment Confidence", "Alignment Reason")
 _BASIC = [
     Column(f"{word} {header}", _side(side, ask))
     for header, ask in (

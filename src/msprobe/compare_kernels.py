@@ -1,0 +1,195 @@
+"""Two kernel dumps of MindSpore graphs beside each other, tensor by tensor, for each rank and step."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from msprobe import kernels
+from msprobe.analyse.judge import NO, UNMATCHED, YES, accuracy, statistics_result
+from msprobe.analyse.measure import measure_statistics, measure_tensors, no_errors
+from msprobe.compare_request import Request
+from msprobe.errors import RecordingError, UsageError
+from msprobe.kernels import Statistics
+from msprobe.record import Leaf
+from msprobe.report.files import Wanted, name_of
+from msprobe.report.kernel_table import KernelRow, KernelSide, kernel_table
+from msprobe.report.table import write_csv
+from msprobe.report.xlsx import write_xlsx
+from msprobe.store.kernels_dir import (
+    KernelFolder,
+    KernelSlot,
+    KernelStatistics,
+    KernelTensor,
+    kernel_folders,
+    kernel_statistics,
+    kernel_tensors,
+)
+from msprobe.store.tensor_file import StoredTensor, as_float, read
+
+_SCALAR = "This is type of scalar data, can not compare."
+_ONE = "This is a 1-d tensor of length 1."
+_NOWHERE = "The golden run has no such tensor."
+_ONLY_THERE = "The target has no such tensor."
+
+Found = TypeVar("Found", KernelTensor, KernelStatistics)
+
+
+class KernelsCompared(NamedTuple):
+    """What came of one rank and step."""
+
+    rank: int
+    step: int
+    rows: list[KernelRow]
+    table: Path
+
+    def told(self) -> str:
+        bad = [row for row in self.rows if row.result == NO]
+        unmatched = sum(row.result == UNMATCHED for row in self.rows)
+        first = (bad[0].target or bad[0].golden) if bad else None
+        where = f", the first {Path(first.name).name}" if first is not None else ""
+        return (
+            f"rank {self.rank}, step {self.step}: {len(self.rows)} tensors of kernels, {len(bad)} do not "
+            f"reach accuracy{where}, {unmatched} without a counterpart"
+        )
+
+
+def compare_kernels(request: Request, wanted: Wanted) -> Iterator[KernelsCompared]:
+    """Compare the ranks and steps that were asked for, and write a table for each."""
+    ours, theirs = _folders(request.target), _folders(request.golden)
+    for rank, step in _asked(request, ours, theirs):
+        rows, of_statistics = _compared(ours[rank, step], theirs[rank, step])
+        if not rows:
+            raise RecordingError(
+                f"Nothing was compared: rank {rank}, step {step} holds no tensor of a kernel."
+            )
+        path = name_of(wanted, "compare_result", f"_{rank}_{step}", "csv" if wanted.as_csv else "xlsx")
+        (write_csv if wanted.as_csv else write_xlsx)(path, kernel_table(rows, of_statistics=of_statistics))
+        yield KernelsCompared(rank, step, rows, path)
+
+
+Folders = dict[tuple[int, int], list[KernelFolder]]
+
+
+def _folders(path: str) -> Folders:
+    found: Folders = defaultdict(list)
+    for folder in kernel_folders(Path(path)):
+        found[folder.rank, folder.step].append(folder)
+    if not found:
+        raise RecordingError(
+            f"{path} holds no kernel dump; below it a folder such as rank_0/Net/0/1 is expected: rank, net, "
+            "graph and step."
+        )
+    return dict(found)
+
+
+def _asked(request: Request, ours: Folders, theirs: Folders) -> list[tuple[int, int]]:
+    """The ranks and steps to compare; one that was named and is missing is told."""
+    assert request.kernels is not None
+    for word, place, numbers in (("rank", 0, request.kernels.ranks), ("step", 1, request.kernels.steps)):
+        for whose, folders in ((request.target, ours), (request.golden, theirs)):
+            there = sorted({key[place] for key in folders})
+            for number in numbers:
+                if number not in there:
+                    known = ", ".join(map(str, there))
+                    raise UsageError(
+                        f"{whose} has no {word} {number}, which {word}_id names; it has {known}."
+                    )
+    ranks, steps = request.kernels
+    common = sorted(
+        (rank, step)
+        for rank, step in ours.keys() & theirs.keys()
+        if (not ranks or rank in ranks) and (not steps or step in steps)
+    )
+    if not common:
+        raise UsageError(
+            f"{request.target} and {request.golden} have no rank and step in common, as far as rank_id and "
+            "step_id ask for them."
+        )
+    return common
+
+
+def _compared(ours: Sequence[KernelFolder], theirs: Sequence[KernelFolder]) -> tuple[list[KernelRow], bool]:
+    """The rows, and whether they are of statistics: of those where no tensors were recorded."""
+    tensors = [[tensor for folder in side for tensor in kernel_tensors(folder)] for side in (ours, theirs)]
+    if any(tensors):
+        return [_tensor_row(a, b) for a, b in _paired(*tensors)], False
+    lines = [[line for folder in side for line in kernel_statistics(folder)] for side in (ours, theirs)]
+    return [_statistics_row(a, b) for a, b in _paired(*lines)], True
+
+
+def _paired(ours: Sequence[Found], theirs: Sequence[Found]) -> Iterator[tuple[Found | None, Found | None]]:
+    """By their slots; where a kernel ran several times, the first with the first."""
+    there: dict[KernelSlot, list[Found]] = defaultdict(list)
+    for each in theirs:
+        there[each.slot].append(each)
+    for each in ours:
+        waiting = there[each.slot]
+        yield each, waiting.pop(0) if waiting else None
+    yield from ((None, each) for waiting in there.values() for each in waiting)
+
+
+# ---- tensors ----
+
+
+def _tensor_row(ours: KernelTensor | None, theirs: KernelTensor | None) -> KernelRow:
+    try:
+        mine, other = (None if each is None else read(each.path) for each in (ours, theirs))
+    except RecordingError as problem:
+        sides = [
+            None if each is None else KernelSide(str(each.path), "", "", ("",) * 4) for each in (ours, theirs)
+        ]
+        return KernelRow(sides[0], sides[1], None, UNMATCHED, str(problem))
+    left = None if ours is None or mine is None else _tensor_side(ours, mine)
+    right = None if theirs is None or other is None else _tensor_side(theirs, other)
+    if mine is None or other is None:
+        return KernelRow(left, right, None, UNMATCHED, _ONLY_THERE if mine is None else _NOWHERE)
+    if mine.array.shape != other.array.shape:
+        shapes = f"The shapes differ: {mine.array.shape} and {other.array.shape}."
+        return KernelRow(left, right, no_errors(shapes), UNMATCHED, shapes)
+    if mine.array.shape == ():
+        return KernelRow(left, right, None, "", _SCALAR)
+    errors = measure_tensors(mine, other)
+    message = errors.message or (_ONE if mine.array.shape == (1,) else "")
+    return KernelRow(left, right, errors, accuracy(errors), message)
+
+
+def _tensor_side(found: KernelTensor, tensor: StoredTensor) -> KernelSide:
+    return KernelSide(str(found.path), tensor.dtype, str(tensor.array.shape), _described(tensor))
+
+
+def _described(tensor: StoredTensor) -> tuple[float | bool | None, ...]:
+    """max, min, mean and norm; of truth values, as the specified table has it, the last two as of 0 and 1."""
+    found = kernels.statistics_of(as_float(tensor.array, tensor.dtype))[:4]
+    if tensor.dtype == "bool":
+        return (*found[:2], *kernels.statistics_of(tensor.array.view("uint8"))[2:4])
+    return tuple(found)
+
+
+# ---- statistics ----
+
+
+def _statistics_row(ours: KernelStatistics | None, theirs: KernelStatistics | None) -> KernelRow:
+    left, right = (None if each is None else _statistics_side(each) for each in (ours, theirs))
+    if ours is None or theirs is None:
+        return KernelRow(left, right, None, UNMATCHED, _ONLY_THERE if ours is None else _NOWHERE)
+    if ours.shape != theirs.shape:
+        return KernelRow(left, right, None, UNMATCHED, f"The shapes differ: {ours.shape} and {theirs.shape}.")
+    errors = measure_statistics(_leaf(ours), _leaf(theirs))
+    far = statistics_result(_numbers(ours.values), _numbers(theirs.values), errors.differences)
+    return KernelRow(left, right, errors, NO if far else YES)
+
+
+def _statistics_side(found: KernelStatistics) -> KernelSide:
+    return KernelSide(str(found.slot), found.dtype, found.shape, found.values, str(found.path))
+
+
+def _leaf(found: KernelStatistics) -> Leaf:
+    return Leaf("Tensor", dtype=found.dtype, shape=(), stats=Statistics(*found.values[:4]))
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]

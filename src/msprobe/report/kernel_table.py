@@ -1,0 +1,106 @@
+"""The columns of a comparison of kernels, which has its own order of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msprobe.analyse.measure import StatisticsErrors, TensorErrors
+from msprobe.report.table import Cell, Table
+
+_VALUES = ("max", "min", "mean", "l2norm")
+_BASIC = (
+    *(f"{side} {word}" for word in ("Name", "Dtype", "Tensor Shape") for side in ("NPU", "Bench")),
+    *(f"{side} {word}" for side in ("NPU", "Bench") for word in _VALUES),
+    "Accuracy Reached or Not",
+    "Err_message",
+)
+_TENSORS = (
+    "Cosine",
+    "EucDist",
+    "MaxAbsErr",
+    "MaxRelativeErr",
+    "One Thousandth Err Ratio",
+    "Five Thousandths Err Ratio",
+)
+_STATISTICS = (
+    *("Max diff", "Min diff", "Mean diff", "L2norm diff"),
+    *("MaxRelativeErr", "MinRelativeErr", "MeanRelativeErr", "NormRelativeErr"),
+    *("NPU CSV File", "Bench CSV File"),
+)
+_NOTHING = "N/A"
+
+
+class KernelSide(NamedTuple):
+    """A tensor of a kernel, as one run has it."""
+
+    name: str  # its file, or what it is called in a statistic.csv
+    dtype: str
+    shape: str
+    values: tuple[Cell, ...]  # max, min, mean and norm
+    source: str = ""  # the statistic.csv
+
+
+class KernelRow(NamedTuple):
+    """One tensor of both runs; a side may be missing."""
+
+    target: KernelSide | None
+    golden: KernelSide | None
+    errors: TensorErrors | StatisticsErrors | None
+    result: str
+    message: str = ""
+
+
+def kernel_table(rows: Sequence[KernelRow], *, of_statistics: bool) -> Table:
+    headers = [*_BASIC, *(_STATISTICS if of_statistics else _TENSORS)]
+    tail = _statistics if of_statistics else _tensors
+    return Table(headers, [[*_basic(row), *tail(row)] for row in rows])
+
+
+def _basic(row: KernelRow) -> list[Cell]:
+    sides = (row.target, row.golden)
+    cells = [_ask(side, ask) for ask in (_name, _dtype, _shape) for side in sides]
+    for side in sides:
+        cells += side.values if side is not None else (_NOTHING,) * len(_VALUES)
+    return [*cells, row.result, row.message]
+
+
+def _ask(side: KernelSide | None, ask: Callable[[KernelSide], str]) -> Cell:
+    return _NOTHING if side is None else ask(side)
+
+
+def _name(side: KernelSide) -> str:
+    return side.name
+
+
+def _dtype(side: KernelSide) -> str:
+    return side.dtype
+
+
+def _shape(side: KernelSide) -> str:
+    return side.shape
+
+
+def _source(side: KernelSide) -> str:
+    return side.source
+
+
+def _tensors(row: KernelRow) -> list[Cell]:
+    if not isinstance(row.errors, TensorErrors):
+        return [None] * len(_TENSORS)
+    errors = row.errors
+    return [
+        errors.cosine,
+        errors.euclidean,
+        errors.max_abs,
+        errors.max_relative,
+        errors.one_thousandth,
+        errors.five_thousandths,
+    ]
+
+
+def _statistics(row: KernelRow) -> list[Cell]:
+    sources = [_ask(side, _source) for side in (row.target, row.golden)]
+    if not isinstance(row.errors, StatisticsErrors):
+        return [*([_NOTHING] * (len(_STATISTICS) - 2)), *sources]
+    return [*row.errors.differences, *row.errors.relative, *sources]
