@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -710,20 +711,23 @@ def test_a_place_for_results_that_is_none_is_one_sentence(good: Case) -> None:
     assert sorted(path.name for path in good.folder.iterdir()) == ["file", "golden", "link", "target"]
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk() -> Iterator[None]:
     """No file grows beyond 64 bytes: the kernel cuts a write short and refuses the next, as full disks do."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGXFSZ, old)
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGXFSZ, old)
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("words", [[], ["--csv"], ["-c"]])
-def test_a_full_disk_leaves_nothing_behind(good: Case, full_disk: None, words: list[str]) -> None:
-    code, _, error = good.run(good.target, good.golden, "-o", good.out, *words)
+def test_a_full_disk_leaves_nothing_behind(good: Case, words: list[str]) -> None:
+    with full_disk():
+        code, _, error = good.run(good.target, good.golden, "-o", good.out, *words)
     assert (code, error.count("\n"), files(good.out)) == (2, 1, [])
     assert str(good.out / "compare_result") in error
     assert "File too large" in error
