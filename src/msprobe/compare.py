@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from msprobe.analyse.across import across
 from msprobe.analyse.align import align
 from msprobe.analyse.assess import assess
 from msprobe.analyse.comparison import Comparison, Outcome
-from msprobe.analyse.judge import colour, judge
+from msprobe.analyse.judge import by_call, colour, judge
 from msprobe.analyse.locate import locate
 from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, Stray, renaming, sentences, strays
 from msprobe.analyse.match import Pair, Place, Rename, match, places
@@ -117,8 +116,7 @@ def compare_recordings(
             progress(done, len(pairs))
     if progress is not None:
         progress(len(pairs), len(pairs))
-    calls = itertools.groupby(findings, key=lambda finding: id(finding.pair.place.record))
-    coloured = [finding for _, call in calls for finding in colour(list(call))]
+    coloured = [finding for call in by_call(findings) for finding in colour(call)]
     verdicts = assess(coloured)
     located = locate(target, golden, mode, coloured, verdicts)
     return Comparison(target, golden, mode, coloured, verdicts, located)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from msprobe import store
-from msprobe.analyse.comparison import Outcome
+from msprobe.analyse.comparison import Outcome, labelled
 from msprobe.analyse.locate import overall
 from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, Stray, strays
 from msprobe.analyse.plan import Plan, plan
@@ -141,7 +141,7 @@ def compare_runs(
 
 def _all(pairs: Pairs, wanted: Wanted, options: Options, progress: Progress | None) -> Iterator[_Done]:
     marks = [_mark(source, pairs) for source, _ in pairs]
-    labels = [_label(source) for source, _ in pairs]
+    labels = [labelled(source.step, source.rank) for source, _ in pairs]
     siblings = list(zip(labels, marks, strict=True)) if len(pairs) > 1 else []
     work = partial(_one, wanted, options, siblings)
     jobs = min(options.jobs, len(pairs))
@@ -205,7 +205,3 @@ def _mark(source: Source, pairs: Pairs) -> str:
     step = f"_step{source.step}" if len(steps) > 1 else ""
     rank = f"_rank{'' if source.rank is None else source.rank}" if len(ranks) > 1 else ""
     return step + rank
-
-
-def _label(source: Source) -> str:
-    return f"step {source.step}" + ("" if source.rank is None else f", rank {source.rank}")

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Literal, NamedTuple
 
 from msprobe.analyse.distance import Distance, coarsest, distance, roundoff, summands
-from msprobe.analyse.judge import Finding
+from msprobe.analyse.judge import Finding, by_call
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.record import Leaf
 
@@ -25,6 +24,7 @@ PASSED_ON: Level = "passed on"  # differs more, and so did what went into the ca
 ENTERED: Level = "entered"  # an input that differs though nothing recorded before it does
 ORIGINATED: Level = "originated"  # what went in agrees, what came out does not
 NOT_JUDGED: Level = "not judged"
+LEVELS = (SAME, ROUNDING, PASSED_ON, ENTERED, ORIGINATED, NOT_JUDGED)
 
 MARGIN = 8.0  # times u * sqrt(K): what rounding explains
 GAIN = 64.0  # what one call may make of an error of its inputs
@@ -64,7 +64,7 @@ class _Seen(NamedTuple):
 
 def assess(findings: Sequence[Finding]) -> list[Verdict]:
     """A verdict for each finding, in their order; the calls are gone through in the order of execution."""
-    calls = [list(call) for _, call in groupby(findings, key=lambda finding: id(finding.pair.place.record))]
+    calls = list(by_call(findings))
     seen = [[_Seen(f, distance(f.pair, f.measured)) for f in call] for call in calls]
     verdicts: list[list[Verdict]] = [[] for _ in calls]
     sources = _Sources(seen)
@@ -187,12 +187,18 @@ def _assess_call(call: Sequence[_Seen], sources: Sequence[_Seen], memory: _Memor
     rounding = _Rounding(coarsest(leaves), growth)
     outputs = [seen for seen in call if _is_output(seen)]
     reaches_out = not outputs or any(seen.distance.error != 0 for seen in outputs)
-    return [
-        _output(seen, sources, rounding, memory)
-        if _is_output(seen)
-        else _input(seen, rounding, memory, reaches_out)
-        for seen in call
-    ]
+    found = []
+    for seen in call:
+        error, tolerance = seen.distance.error, rounding.at(seen)
+        verdict = _alone(seen, error, tolerance)
+        if verdict is None:
+            assert error is not None
+            if _is_output(seen):
+                verdict = _output(seen, error, tolerance, sources, memory)
+            else:
+                verdict = _input(seen, error, tolerance, memory, reaches_out)
+        found.append(verdict)
+    return found
 
 
 class _Rounding(NamedTuple):
@@ -220,19 +226,18 @@ def _leaves(places: Iterable[_Seen]) -> Iterator[Leaf | None]:
             yield pair.golden.leaf
 
 
-def _unjudged(seen: _Seen) -> Verdict:
-    return Verdict(NOT_JUDGED, seen.finding.pair.reason or "nothing was recorded to compare")
-
-
-def _input(seen: _Seen, rounding: _Rounding, memory: _Memory, reaches_out: bool) -> Verdict:
-    error = seen.distance.error
+def _alone(seen: _Seen, error: float | None, tolerance: float) -> Verdict | None:
+    """The verdict of a place for which nothing else must be asked; None for all others."""
     if error is None:
-        return _unjudged(seen)
+        return Verdict(NOT_JUDGED, seen.finding.pair.reason or "nothing was recorded to compare")
     if error == 0:
         return _EQUAL
-    tolerance = rounding.at(seen)
     if error <= tolerance:
         return Verdict(ROUNDING, _explained(error, tolerance), error, tolerance)
+    return None
+
+
+def _input(seen: _Seen, error: float, tolerance: float, memory: _Memory, reaches_out: bool) -> Verdict:
     if memory.is_cancelled(seen):
         reason = f"{_off(error)}: rounding of an earlier call, whose values nearly cancel"
         return Verdict(ROUNDING, reason, error, tolerance)
@@ -241,15 +246,9 @@ def _input(seen: _Seen, rounding: _Rounding, memory: _Memory, reaches_out: bool)
     return Verdict(ENTERED, _entered(seen, error), error, tolerance)
 
 
-def _output(seen: _Seen, sources: Sequence[_Seen], rounding: _Rounding, memory: _Memory) -> Verdict:
-    error = seen.distance.error
-    if error is None:
-        return _unjudged(seen)
-    if error == 0:
-        return _EQUAL
-    tolerance = rounding.at(seen)
-    if error <= tolerance:
-        return Verdict(ROUNDING, _explained(error, tolerance), error, tolerance)
+def _output(
+    seen: _Seen, error: float, tolerance: float, sources: Sequence[_Seen], memory: _Memory
+) -> Verdict:
     came = _before(seen, sources, memory)
     before = max(came.most, came.unseen)
     if tolerance == 0 and before > 0:

@@ -15,6 +15,11 @@ from msprobe.record import Recording
 _DOUBTFUL = 0.8
 
 
+def labelled(step: int | None, rank: int | None) -> str:
+    """Which step and rank, as a reader says it; empty where neither has a number."""
+    return ", ".join(f"{word} {n}" for word, n in (("step", step), ("rank", rank)) if n is not None)
+
+
 class Case(NamedTuple):
     """One call as a test: did it make a difference?"""
 
@@ -49,9 +54,7 @@ class Outcome(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Which step and rank, as a reader says it; empty where neither has a number."""
-        numbers = (("step", self.step), ("rank", self.rank))
-        return ", ".join(f"{word} {number}" for word, number in numbers if number is not None)
+        return labelled(self.step, self.rank)
 
     @property
     def judged(self) -> int:

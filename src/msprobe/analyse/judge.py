@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from msprobe.analyse.match import Pair
@@ -59,6 +60,12 @@ class Finding(NamedTuple):
     @property
     def is_bad(self) -> bool:
         return self.result in BAD
+
+
+def by_call(findings: Sequence[Finding]) -> Iterator[list[Finding]]:
+    """The findings of each call, which stand together."""
+    for _, call in groupby(findings, key=lambda finding: id(finding.pair.place.record)):
+        yield list(call)
 
 
 def judge(pair: Pair, measured: Measured) -> Finding:

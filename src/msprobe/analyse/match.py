@@ -65,6 +65,11 @@ class Place(NamedTuple):
     leaf: Leaf | None
     record: Record
 
+    @property
+    def slot(self) -> str:
+        """What stays of its name when another call has the same place: `output.0`."""
+        return self.name[len(str(self.record.name)) + 1 :]
+
 
 class Pair(NamedTuple):
     """A place of the target and its counterpart; one of them may be missing, and the reason says why."""

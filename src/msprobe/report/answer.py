@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
-from msprobe.analyse.comparison import Outcome
+from msprobe.analyse.comparison import Outcome, labelled
 from msprobe.analyse.locate import Divergence, Evidence, overall
 
 _WORDS = {
@@ -55,8 +55,7 @@ def headline(outcomes: Sequence[Outcome]) -> str:
 
 def details(culprit: Divergence) -> Iterator[str]:
     """What a reader wants to know of it next."""
-    slot = culprit.place.name[len(str(culprit.place.record.name)) + 1 :]
-    yield f"{slot or 'value'}: {culprit.verdict.reason}"
+    yield f"{culprit.place.slot or 'value'}: {culprit.verdict.reason}"
     error = culprit.verdict.error
     if error is not None and error != float("inf"):
         yield f"a relative tolerance of {error:.2g} would have passed it"
@@ -94,9 +93,5 @@ def counts(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _where(divergence: Divergence) -> str:
-    parts = [
-        f"{word} {number}"
-        for word, number in (("step", divergence.step), ("rank", divergence.rank))
-        if number is not None
-    ]
-    return f" ({', '.join(parts)})" if parts else ""
+    label = labelled(divergence.step, divergence.rank)
+    return f" ({label})" if label else ""

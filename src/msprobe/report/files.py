@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
+from msprobe.analyse.assess import LEVELS
 from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.plan import Plan
 from msprobe.errors import UsageError
@@ -104,8 +105,7 @@ def write_overview(wanted: Wanted, outcomes: Sequence[Outcome]) -> Path:
 
 
 def _overview(outcomes: Sequence[Outcome]) -> Table:
-    levels = ("same", "rounding", "passed on", "entered", "originated", "not judged")
-    header = ["Step", "Rank", "Places", *levels, "unmatched", "First Divergence", "Culprit", "Reason"]
+    header = ["Step", "Rank", "Places", *LEVELS, "unmatched", "First Divergence", "Culprit", "Reason"]
     rows = []
     for outcome in outcomes:
         first, culprit = outcome.located.first, outcome.located.culprit
@@ -114,7 +114,7 @@ def _overview(outcomes: Sequence[Outcome]) -> Table:
                 outcome.step,
                 outcome.rank,
                 outcome.places,
-                *(outcome.levels[level] for level in levels),
+                *(outcome.levels[level] for level in LEVELS),
                 outcome.unmatched,
                 first.place.name if first else "",
                 culprit.place.name if culprit else "",

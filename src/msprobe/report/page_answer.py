@@ -62,7 +62,7 @@ def _divergence(found: Divergence | None, target: Recording) -> Iterator[str]:
     if found is None:
         return
     verdict = found.verdict
-    slot = found.place.name[len(str(found.place.record.name)) + 1 :] or "value"
+    slot = found.place.slot or "value"
     place = slot if found.verdict.is_origin else found.place.name
     yield f'<p class="lead">{_jump(found.row, escape(place))}: {escape(verdict.reason)}.</p>'
     if verdict.error is not None and verdict.error != float("inf"):

@@ -9,14 +9,12 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from msprobe import __version__
-from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
+from msprobe.analyse.assess import LEVELS
 from msprobe.analyse.comparison import Case, Outcome
 from msprobe.analyse.locate import Divergence, overall
 from msprobe.report.table import SURROGATE
 
 VERSION = 1  # of the summary; a new key does not change it, a changed or missing one does
-
-_LEVELS = (SAME, ROUNDING, PASSED_ON, ENTERED, ORIGINATED, NOT_JUDGED)
 
 
 def summary(outcomes: Sequence[Outcome], *, files: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -57,7 +55,7 @@ def _recording(outcome: Outcome) -> dict[str, Any]:
 
 
 def _counts(outcome: Outcome) -> dict[str, int]:
-    named = {level.replace(" ", "_"): outcome.levels[level] for level in _LEVELS}
+    named = {level.replace(" ", "_"): outcome.levels[level] for level in LEVELS}
     return {"places": outcome.places, **named, "unmatched": outcome.unmatched}
 
 
@@ -73,7 +71,7 @@ def described(divergence: Divergence | None) -> dict[str, Any] | None:
     name = str(place.record.name)
     return {
         "name": name,
-        "slot": place.name[len(name) + 1 :],
+        "slot": place.slot,
         "step": divergence.step,
         "rank": divergence.rank,
         "verdict": verdict.level,
