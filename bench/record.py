@@ -53,7 +53,9 @@ class Cost(NamedTuple):
     disk: int
 
 
-def run(python: Path, tool: str, net: str, case: Case, folder: Path) -> Cost:
+def run(
+    python: Path, tool: str, net: str, case: Case, folder: Path, script: Path = HERE / "train.py"
+) -> Cost:
     """The cost of one run, which finds the disk at rest.
 
     What it wrote is not deleted before all is over: for five minutes after it took back inodes ext4 looks
@@ -61,7 +63,7 @@ def run(python: Path, tool: str, net: str, case: Case, folder: Path) -> Cost:
     """
     out = Path(tempfile.mkdtemp(dir=folder)) / "out"
     os.sync()
-    command = [str(python), str(HERE / "train.py"), "--tool", tool, "--net", net, "--level", case.level]
+    command = [str(python), str(script), "--tool", tool, "--net", net, "--level", case.level]
     command += ["--task", case.task, "--summary", case.summary, "--steps", str(case.steps), "--out", str(out)]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     if tool == "incumbent":  # it is imported by the same name

@@ -1,24 +1,12 @@
-"""One training run of a small GPT in the layout of GPT-2, plain or with a recording tool in its environment.
-
-Run by record.py. Prints one JSON line: how long the measured steps took until all was on disk, and the peak
-memory.
-"""
+"""One training run of a small GPT in the layout of GPT-2, plain or with the tool of its environment."""
 
 import argparse
-import atexit
-import json
-import os
-import resource
-import time
 
 import torch
 import torch.nn.functional as F
+from timed import SIZES, configuration, options, train
 from torch import nn
 
-SIZES = {  # name: width, length, batch, heads
-    "call-bound": (32, 64, 4, 4),
-    "compute-bound": (192, 128, 12, 6),
-}
 LAYERS = 4
 WORDS = 512
 DROPOUT = 0.0  # as GPTs are pretrained; both tools record the calls
@@ -63,47 +51,26 @@ class Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
-def make_debugger(options: argparse.Namespace):
+def make_debugger(given: argparse.Namespace):
     """The tool's debugger, or None for plain training; both tools have the same interface."""
-    if options.tool == "plain":
+    if given.tool == "plain":
         return None
-    task = {"scope": [], "list": [], "data_mode": ["all"]}
-    if options.task == "statistics":
-        task["summary_mode"] = options.summary
-    config = {"task": options.task, "dump_path": options.out, "level": options.level, options.task: task}
-    if options.tool == "incumbent":
-        config |= {"rank": [], "step": [], "risk_level": "ALL"}
-    else:
-        config["rm_dropout"] = False
-    os.makedirs(options.out, exist_ok=True)
-    path = os.path.join(os.path.dirname(options.out), f"{os.path.basename(options.out)}.json")
-    with open(path, "w") as stream:
-        json.dump(config, stream)
-    os.chmod(path, 0o640)
+    more = {"rm_dropout": False}
+    if given.tool == "incumbent":
+        more = {"rank": [], "step": [], "risk_level": "ALL"}
+    path = configuration(given, **more)
     from msprobe.pytorch import PrecisionDebugger
 
     return PrecisionDebugger(config_path=path)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tool", choices=["plain", "ours", "off", "incumbent"], default="plain")
-    parser.add_argument("--net", choices=list(SIZES), default="call-bound")
-    parser.add_argument("--level", default="L1")
-    parser.add_argument("--task", default="statistics")
-    parser.add_argument("--summary", default="statistics")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--out", default="out")
-    options = parser.parse_args()
-    measured: dict[str, float] = {}
-    atexit.register(report, measured)  # the first to be registered is the last to run: all writers are done
+    given = options(["plain", "ours", "off", "incumbent"])
     torch.manual_seed(0)
-    width, length, batch, heads = SIZES[options.net]
+    width, length, batch, heads = SIZES[given.net]
     model = Gpt(width, length, heads)
-    debugger = make_debugger(options)
+    debugger = make_debugger(given)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    recording = debugger is not None and options.tool != "off"
 
     def step(record: bool) -> float:
         words = torch.randint(0, WORDS, (batch, length + 1))
@@ -118,19 +85,7 @@ def main() -> None:
         optimizer.zero_grad()
         return loss.item()
 
-    for _ in range(options.warmup):
-        step(record=False)
-    if recording:
-        step(record=True)  # the first recorded step pays for imports and caches; it is not measured
-    measured["began"] = time.monotonic()
-    for _ in range(options.steps):
-        measured["loss"] = step(recording)
-
-
-def report(measured: dict[str, float]) -> None:
-    measured["seconds"] = time.monotonic() - measured.pop("began")
-    measured["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(measured), flush=True)
+    train(given, step)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
+from msprobe.store.disk import Disk
 from msprobe.store.layout import FILE_MODE, FOLDER_MODE
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _LONGEST_NAME = 255  # bytes, on every file system in use
-_MOST_AT_ONCE = 64 << 20  # bytes of one write, so that progress shows
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -53,6 +53,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.progress = 0  # grows with each step; when it stands still, the disk does not answer
+        self.disk = Disk()
         self._descriptor: int | None = None
         self._beside = f".{os.getpid()}-{id(self):x}.tmp"
 
@@ -62,7 +63,8 @@ class Folder:
         try:
             descriptor = self._create(folder)
             try:
-                self._write_all(descriptor, chunks)
+                for _ in self.disk.write(descriptor, chunks):
+                    self.progress += 1
                 status = os.fstat(descriptor)
                 if stat.S_IMODE(status.st_mode) != FILE_MODE:  # by the umask
                     os.fchmod(descriptor, FILE_MODE)
@@ -128,19 +130,6 @@ class Folder:
         except FileExistsError:  # left by a killed process that had our number
             os.unlink(self._beside, dir_fd=folder)
             return os.open(self._beside, _CREATE, FILE_MODE, dir_fd=folder)
-
-    def _write_all(self, descriptor: int, chunks: Sequence[Buffer]) -> None:
-        views = [memoryview(chunk) for chunk in chunks]
-        size = sum(view.nbytes for view in views)
-        written = os.writev(descriptor, views) if size <= _MOST_AT_ONCE else 0
-        self.progress += 1
-        for view in views if written < size else ():
-            done = min(written, view.nbytes)
-            written -= done
-            rest = view.cast("B")[done:] if view.nbytes else b""
-            while rest:
-                rest = rest[os.write(descriptor, rest[:_MOST_AT_ONCE]) :]
-                self.progress += 1
 
 
 def _identity(status: os.stat_result) -> Identity:

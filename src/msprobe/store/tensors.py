@@ -19,6 +19,7 @@ from typing import NamedTuple
 import xxhash
 
 from msprobe.errors import UsageError
+from msprobe.store.disk import Disk
 from msprobe.store.tensor_file import TensorData, encode_npy, encode_pt
 from msprobe.store.tensor_folder import Folder, Identity, file_name
 
@@ -49,6 +50,7 @@ class Contents:
     """
 
     def __init__(self) -> None:
+        self.disk = Disk()  # and how fast it is, which the next recording need not find out again
         self._files: dict[bytes, _File] = {}
         self._before: dict[bytes, _File] = {}
 
@@ -82,6 +84,7 @@ class _Shelf:
         self._contents = contents
         self._digests: dict[str, bytes] = {}  # of the content under each name
         self.files = self.links = self.bytes_written = 0
+        folder.disk = contents.disk
         contents.begin()
 
     def put(self, name: str, tensor: TensorData) -> None:
