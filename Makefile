@@ -2,6 +2,11 @@
 
 PYTHON ?= python3
 TORCH  := 2.13.0
+MINDSPORE := 2.10.0
+# Two that bring a torch that computes with MindSpore, and the last MindSpore that both run with.
+MINDNLP := 0.5.1
+MSADAPTER := 0.5.0b1
+MINDSPORE_OF_BOTH := 2.7.2
 INCUMBENTS := 8.3.3 26.2.0
 
 # Restrict `make spec`: make spec ROWS="C001-C027,R01-R06" ENVS=PT,CLI V=1
@@ -19,6 +24,12 @@ PIP := -m pip install --quiet --disable-pip-version-check
 PLACE     := $(shell pwd | cksum | cut -d ' ' -f 1)
 TORCHED   := .venv/.torch-$(TORCH)-$(PLACE)
 READY     := .venv/.ready-$(PLACE)
+MS_PY     := .venv-mindspore/bin/python
+MS_MADE   := .venv-mindspore/.frameworks-$(MINDSPORE)-$(TORCH)-$(PLACE)
+MS_READY  := .venv-mindspore/.ready-$(PLACE)
+MSA_PY    := .venv-msadapter/bin/python
+MSA_MADE  := .venv-msadapter/.frameworks-$(MINDSPORE_OF_BOTH)-$(MINDNLP)-$(MSADAPTER)-$(PLACE)
+MSA_READY := .venv-msadapter/.ready-$(PLACE)
 INCUMBENT := $(INCUMBENTS:%=.venv-%/.ready-$(PLACE))
 
 BUILT_FROM := pyproject.toml $(wildcard setup.py) $(wildcard src/msprobe/*.[ch])
@@ -26,7 +37,7 @@ TESTED     := pyproject.toml $(wildcard README.md examples/*.py) $(shell find sr
                 -path tests/golden -prune -o -regex '.*\.\(py\|c\|h\|js\|css\|html\|json\|yaml\|tsv\)' -print)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format spec prove bench envs-incumbent clean
+.PHONY: help env demo test test-torch test-mindspore test-msadapter lint format spec prove bench envs-incumbent clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +46,24 @@ demo: $(READY) ## train a small transformer twice, record both runs, name the ca
 	$(PY) examples/demo.py
 
 test: lint ## lint, types and all tests but the long ones; what CI runs
-	$(PY) -m pytest -q $(if $(TESTS),$(TESTS),--spec-report=build/spec.json)
+ifneq ($(TESTS),)
+	$(PY) -m pytest -q $(TESTS)
+else
+	@rm -f build/spec.json
+	@$(MAKE) --no-print-directory test-torch
+endif
+
+SHOWN := --spec-report=build/spec.json --spec-append
+
+test-torch: $(READY) ## only the tests that need no MindSpore
+	$(PY) -m pytest -q --ignore=tests/ms --ignore=tests/msadapter $(SHOWN)
+
+# With numpy 1.26, which MindSpore needs; so what depends most on numpy is tested here once more.
+test-mindspore: $(MS_READY) ## only the tests with MindSpore (.venv-mindspore)
+	$(MS_PY) -m pytest -q tests/ms tests/test_kernels.py tests/test_tensor_file.py $(SHOWN)
+
+test-msadapter: $(MSA_READY) ## only the tests with MSAdapter, a torch that computes with MindSpore (.venv-msadapter)
+	$(MSA_PY) -m pytest -q tests/msadapter $(SHOWN)
 
 lint: $(READY) ## ruff and mypy --strict
 	$(PY) -m ruff check .
@@ -50,15 +78,17 @@ spec: $(READY) ## which rows of the specification are shown by a passing test (R
 	@$(MAKE) --no-print-directory build/spec.json || true
 	@$(PY) tools/spec.py --rows "$(ROWS)" --env "$(ENVS)" $(if $(V),-v)
 
-build/spec.json: $(READY) $(TESTED)
-	$(PY) -m pytest -q --spec-report=$@
+build/spec.json: $(READY) $(MS_READY) $(MSA_READY) $(TESTED)
+	@rm -f $@
+	@$(MAKE) --no-print-directory --keep-going test-mindspore test-msadapter test-torch
 
 prove: $(READY) envs-incumbent ## the long tests: kills, fuzzing, soak, the existing tool's own compare
-	$(PY) -m pytest -q -m prove $(TESTS)
+	$(PY) -m pytest -q -m prove $(if $(TESTS),$(TESTS),--ignore=tests/ms --ignore=tests/msadapter)
 
-bench: $(READY) .venv-26.2.0/.ready-$(PLACE) ## cost of recording and comparing beside the existing tool
+bench: $(READY) $(MS_READY) .venv-26.2.0/.ready-$(PLACE) ## cost of recording and comparing beside the existing tool
 	$(PY) bench/record.py $(BENCH)
 	$(PY) bench/compare.py
+	$(MS_PY) bench/record_ms.py
 
 env: $(READY) ## only the environment (.venv)
 
@@ -79,6 +109,32 @@ $(TORCHED): | tools/venv.sh
 
 $(READY): $(BUILT_FROM) $(TORCHED)
 	$(PY) $(PIP) --editable '.[test]'
+	@touch $@
+
+# MindSpore does not run with numpy 2, nor ml_dtypes 0.6 with numpy 1.
+$(MS_MADE): | tools/venv.sh
+	@echo "Making .venv-mindspore with MindSpore $(MINDSPORE) and torch $(TORCH); this takes a few minutes once ..."
+	@sh tools/venv.sh .venv-mindspore $(PYTHON)
+	$(MS_PY) $(PIP) torch==$(TORCH)
+	$(MS_PY) $(PIP) mindspore==$(MINDSPORE) 'numpy<2' 'ml_dtypes<0.6'
+	@touch $@
+
+$(MS_READY): $(BUILT_FROM) $(MS_MADE)
+	$(MS_PY) $(PIP) 'numpy<2' --editable '.[test]'
+	@touch $@
+
+# What mindnlp asks for beside this is for its models, and a real torch must not be there at all. msadapter has
+# a folder of its own, because both have packages of the same names.
+$(MSA_MADE): | tools/venv.sh
+	@echo "Making .venv-msadapter with MindSpore $(MINDSPORE_OF_BOTH); this takes a few minutes once ..."
+	@sh tools/venv.sh .venv-msadapter $(PYTHON)
+	$(MSA_PY) $(PIP) mindspore==$(MINDSPORE_OF_BOTH) 'numpy<2' 'ml_dtypes<0.6' tqdm typing_extensions
+	$(MSA_PY) $(PIP) --no-deps mindnlp==$(MINDNLP)
+	$(MSA_PY) $(PIP) --no-deps --target .venv-msadapter/msadapter msadapter==$(MSADAPTER)
+	@touch $@
+
+$(MSA_READY): $(BUILT_FROM) $(MSA_MADE)
+	$(MSA_PY) $(PIP) --no-warn-conflicts 'numpy<2' 'pytest>=8.2' --editable .
 	@touch $@
 
 .venv-%/.ready-$(PLACE): | tools/venv.sh

@@ -1,4 +1,4 @@
-"""Real recordings of a net in MindSpore and PyTorch, real kernel dumps, and what 8.3.3 made of them."""
+"""Real recordings of a net in MindSpore and PyTorch, real kernel dumps, and what releases made of them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Crossed:
     def kernels(self, name: str) -> Path:
         return self._folder / "kernels" / name
 
-    def table(self, case: str, mark: str = "") -> list[dict[str, str]]:
-        """What 8.3.3 made of it, row by row."""
-        (path,) = (self._folder / "results" / case).glob(f"compare_result{mark}_2*.csv")
-        with path.open(newline="", encoding="utf-8") as stream:
+    def table(self, case: str, mark: str = "", release: str = "8.3.3") -> list[dict[str, str]]:
+        """What a release made of it, row by row."""
+        results = "results" if release == "8.3.3" else f"results-{release}"
+        (path,) = (self._folder / results / case).glob(f"compare_result{mark}_2*.csv")
+        with path.open(newline="", encoding="utf-8-sig") as stream:
             return list(csv.DictReader(stream))
 
 

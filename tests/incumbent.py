@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ SCRIPTS = {"golden": ROOT / "tests/golden/pytorch/make_dump.py"}
 TRAIN_NET = ROOT / "tests/train_net.py"
 
 OURS, OLD, NEW = "ours", "8.3.3", "26.2.0"
+WITH_MINDSPORE = "-mindspore"  # behind a release: its environment that has MindSpore too
 LEVELS = ("L1", "L0", "mix")
 MODES = ("statistics", "md5", "tensor")
 
@@ -53,11 +55,12 @@ class Order(NamedTuple):
 def python_of(maker: str) -> str:
     """The interpreter of an environment; those of the existing tool are made by `make envs-incumbent`.
 
-    MSPROBE_ENV_8_3_3 and MSPROBE_ENV_26_2_0 may name other places.
+    MSPROBE_ENV_8_3_3 and MSPROBE_ENV_26_2_0 may name other places, MSPROBE_ENV_8_3_3_MINDSPORE and
+    MSPROBE_ENV_26_2_0_MINDSPORE those that have MindSpore too.
     """
     if maker == OURS:
         return sys.executable
-    place = os.environ.get(f"MSPROBE_ENV_{maker.replace('.', '_')}", str(ROOT / f".venv-{maker}"))
+    place = os.environ.get(f"MSPROBE_ENV_{re.sub('[.-]', '_', maker).upper()}", str(ROOT / f".venv-{maker}"))
     python = Path(place).expanduser() / "bin/python"
     if not python.exists():
         pytest.skip(f"there is no environment with release {maker}: run `make envs-incumbent`")
@@ -114,22 +117,27 @@ class Verdicts(NamedTuple):
         return {verdict for _, _, verdict in self.rows}
 
 
-def compare(root: Path, release: str, pairs: Mapping[str, tuple[Path, Path]]) -> dict[str, Verdicts]:
-    """Let the existing tool compare pairs of dump.json files; its tables."""
+def compare(
+    root: Path, release: str, pairs: Mapping[str, tuple[Path, Path]], *words: str
+) -> dict[str, Verdicts]:
+    """Let the existing tool compare pairs of dump.json files, with more options; its tables."""
     place = root / f"compared-by-{release}"
+    framework = "mindspore" if release.endswith(WITH_MINDSPORE) else "pytorch"
     orders = []
     for name, (target, golden) in pairs.items():
         out = place / name
         out.mkdir(parents=True, mode=0o750)
-        if release == OLD:
+        if release.startswith(OLD):
             request = place / f"{name}.json"
             request.write_text(json.dumps({"npu_path": str(target), "bench_path": str(golden)}))
             request.chmod(0o640)
-            argv = ["-f", "pytorch", "compare", "-i", str(request), "-o", str(out), "-s"]
+            argv = ["-f", framework, "compare", "-i", str(request), "-o", str(out), "-s", *words]
         else:
-            argv = ["compare", "-tp", str(target), "-gp", str(golden), "-o", str(out)]
+            argv = ["compare", "-tp", str(target), "-gp", str(golden), "-o", str(out), *words]
         orders.append((argv, place / f"{name}.log"))
-    codes = run_many(release, "msprobe.msprobe:main", orders, "torch,pandas,msprobe.msprobe")
+    # MindSpore starts threads when it is imported, which a fork does not have.
+    preload = "pandas" if framework == "mindspore" else "torch,pandas,msprobe.msprobe"
+    codes = run_many(release, "msprobe.msprobe:main", orders, preload)
     failed = [
         (name, log.read_text()[-1000:])
         for name, code, (_, log) in zip(pairs, codes, orders, strict=True)
@@ -137,7 +145,7 @@ def compare(root: Path, release: str, pairs: Mapping[str, tuple[Path, Path]]) ->
     ]
     assert failed == []
     tables = {name: next((place / name).glob("compare_result*")) for name in pairs}
-    if release == OLD:
+    if release.startswith(OLD):
         subprocess.run([python_of(release), "-c", _TO_CSV, *map(str, tables.values())], check=True)
         tables = {name: Path(f"{path}.csv") for name, path in tables.items()}
     return {name: _verdicts(path) for name, path in tables.items()}

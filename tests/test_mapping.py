@@ -22,10 +22,9 @@ from msprobe.analyse.mapping import (
     Line,
     Mappings,
     renaming,
-    sentences,
-    strays,
 )
 from msprobe.analyse.match import match
+from msprobe.analyse.strays import sentences, strays
 from msprobe.cli.main import main
 from msprobe.errors import ConfigError, UsageError
 from msprobe.mapping_file import (

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 import page_case
+from across_case import Runs, packed
+from across_record import Wanted
 from chromium import PROGRAM, Chromium
 from msprobe.analyse.comparison import Comparison
+from msprobe.compare import compare_recordings
 from msprobe.report.page import write_page
+
+__all__ = ["packed"]
 
 WRONG = "Functional.softmax.1.forward"
 
@@ -124,6 +129,26 @@ def test_an_address_names_a_row(browser: Chromium, page: Path, faulty: Compariso
     browser.run("document.querySelector('h1 a').click()")
     assert browser.run("location.hash") == f"#row={faulty.located.culprit.row}"  # type: ignore[union-attr]
     browser.run("location.hash = '#row=999999'")
+    assert browser.complaints() == []
+
+
+def test_how_sure_a_pair_is_that_no_mapping_names(browser: Chromium, packed: Runs, tmp_path: Path) -> None:
+    comparison = compare_recordings(*packed.pair(Wanted("resnet", "L1", variant="eps")))
+    write_page(tmp_path / "aligned.html", comparison)
+    row = next(n for n, f in enumerate(comparison.findings) if f.pair.certainty is not None)
+    certainty = comparison.findings[row].pair.certainty
+    assert certainty is not None
+    browser.open(tmp_path / "aligned.html", f"#row={row}")
+    sections = "[...document.querySelectorAll('#detail section')]"
+    found = browser.run(f"{sections}.find(s => s.textContent.startsWith('Alignment'))?.textContent")
+    sure = f"{100 * certainty.share:.0f} % sure: {certainty.why}."
+    assert found == f"Alignment without a mapping{sure}"
+    titles = browser.run("[...document.querySelectorAll('#grid th')].map(cell => cell.textContent.trim())")
+    assert any(title.startswith("Alignment") for title in titles)
+    assert "Aligned without a mapping" in text(browser, ".answer")
+    lone = next(n for n, f in enumerate(comparison.findings) if f.pair.golden is None)
+    browser.open(tmp_path / "aligned.html", f"#row={lone}")
+    assert browser.run(f"{sections}.some(s => s.textContent.startsWith('Alignment'))") is False
     assert browser.complaints() == []
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from msprobe.pytorch.exchange import Exchange, Exchanges, Replacement, Shared, exchange, replace, together
+from msprobe.capture.patch import Shared, replace, together
+from msprobe.pytorch.exchange import Exchange, Exchanges, Replacement, exchange
 
 
 def make() -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msprobe.record import Leaf
 
+T = TypeVar("T")
 Undo = Callable[[], None]
 
 
@@ -41,11 +42,27 @@ class Region(Protocol):
 
 
 class ModuleWatch(Region, Protocol):
-    """What an adapter tells while modules run."""
+    """What an adapter tells while modules run.
+
+    Where a thread of Python runs them, they are entered and left. Elsewhere each call is begun, within one
+    that it runs in, and ended, which may happen in any order.
+    """
+
+    listening: bool
 
     def enter(self, owner: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
 
     def leave(self, owner: str, module: Any, output: Any, failed: bool) -> None: ...
+
+    def begin(
+        self, owner: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], around: Any = None
+    ) -> Any: ...
+
+    def end(self, call: Any, module: Any, output: Any) -> None: ...
+
+    def safely(self, doing: str, record: str, work: Callable[..., T], *args: Any) -> T | None:
+        """`work(*args)`; an error of it is told, and is no error of training."""
+        ...
 
 
 class GradientSink(Protocol):
@@ -71,6 +88,7 @@ class Adapter(Protocol):
     framework: str
     module_prefix: str
     file_suffix: str
+    marks_recompute: bool  # whether its files say of each call if it was seen a second time
 
     def is_tensor(self, value: Any) -> bool: ...
 
@@ -136,6 +154,10 @@ class Adapter(Protocol):
 
     def rank(self) -> int | None:
         """The rank of this process, None outside distributed training."""
+        ...
+
+    def counted_rank(self) -> int | None:
+        """The same as configurations count it: among all processes, or anew on every node."""
         ...
 
     def untracked(self) -> AbstractContextManager[Any]:

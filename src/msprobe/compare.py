@@ -14,7 +14,7 @@ from msprobe.analyse.assess import assess
 from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.judge import by_call, colour, judge
 from msprobe.analyse.locate import locate
-from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, Stray, renaming, sentences, strays
+from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, renaming
 from msprobe.analyse.match import Pair, Place, Rename, match, places
 from msprobe.analyse.measure import (
     EQUAL,
@@ -25,6 +25,7 @@ from msprobe.analyse.measure import (
     measure_tensors,
     no_errors,
 )
+from msprobe.analyse.strays import Stray, sentences, strays
 from msprobe.errors import RecordingError
 from msprobe.log import logger
 from msprobe.mapping_file import built_in_apis

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from msprobe import kernels
 from msprobe.analyse.judge import NO, UNMATCHED, YES, accuracy, statistics_result
 from msprobe.analyse.measure import measure_statistics, measure_tensors, no_errors
 from msprobe.compare_request import Request
@@ -19,6 +18,7 @@ from msprobe.report.files import Wanted, name_of
 from msprobe.report.kernel_table import KernelRow, KernelSide, kernel_table
 from msprobe.report.table import write_csv
 from msprobe.report.xlsx import write_xlsx
+from msprobe.store.kernel_summary import described
 from msprobe.store.kernels_dir import (
     KernelFolder,
     KernelSlot,
@@ -27,8 +27,9 @@ from msprobe.store.kernels_dir import (
     kernel_folders,
     kernel_statistics,
     kernel_tensors,
+    read_kernel_tensor,
 )
-from msprobe.store.tensor_file import StoredTensor, as_float, read
+from msprobe.store.tensor_file import StoredTensor
 
 _SCALAR = "This is type of scalar data, can not compare."
 _ONE = "This is a 1-d tensor of length 1."
@@ -137,7 +138,7 @@ def _paired(ours: Sequence[Found], theirs: Sequence[Found]) -> Iterator[tuple[Fo
 
 def _tensor_row(ours: KernelTensor | None, theirs: KernelTensor | None) -> KernelRow:
     try:
-        mine, other = (None if each is None else read(each.path) for each in (ours, theirs))
+        mine, other = (None if each is None else read_kernel_tensor(each) for each in (ours, theirs))
     except RecordingError as problem:
         sides = [
             None if each is None else KernelSide(str(each.path), "", "", ("",) * 4) for each in (ours, theirs)
@@ -158,15 +159,7 @@ def _tensor_row(ours: KernelTensor | None, theirs: KernelTensor | None) -> Kerne
 
 
 def _tensor_side(found: KernelTensor, tensor: StoredTensor) -> KernelSide:
-    return KernelSide(str(found.path), tensor.dtype, str(tensor.array.shape), _described(tensor))
-
-
-def _described(tensor: StoredTensor) -> tuple[float | bool | None, ...]:
-    """max, min, mean and norm; of truth values, as the specified table has it, the last two as of 0 and 1."""
-    found = kernels.statistics_of(as_float(tensor.array, tensor.dtype))[:4]
-    if tensor.dtype == "bool":
-        return (*found[:2], *kernels.statistics_of(tensor.array.view("uint8"))[2:4])
-    return tuple(found)
+    return KernelSide(str(found.path), tensor.dtype, str(tensor.array.shape), described(tensor))
 
 
 # ---- statistics ----

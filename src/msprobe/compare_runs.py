@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 from msprobe import store
 from msprobe.analyse.comparison import Outcome, labelled
 from msprobe.analyse.locate import overall
-from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, Stray, strays
+from msprobe.analyse.mapping import NO_MAPPINGS, Mappings
 from msprobe.analyse.plan import Plan, plan
+from msprobe.analyse.strays import Stray, strays
 from msprobe.compare import Progress, compare_recordings, must_hold_something, paired, tell_strays
 from msprobe.garbage import uncollected
-from msprobe.mapping_file import Mapped, mapped, write_data_mapping
-from msprobe.report.answer import answer
+from msprobe.report.answer import alignment, answer
 from msprobe.report.files import Wanted, Written, name_of, write_files, write_next, write_overview
+from msprobe.report.saved_mapping import Mapped, mapped_calls, mapped_places, write_data_mapping
 from msprobe.store import Source
 
 _INTERRUPTED = 130
@@ -53,7 +54,7 @@ class Compared(NamedTuple):
     def told(self) -> Iterator[str]:
         """What the screen shows: the answer, the advice, and where to read more."""
         yield from answer(self.outcomes)
-        yield from _alignment(self.outcomes)
+        yield from (f"  {line}" for line in alignment(self.outcomes))
         for outcome, written in zip(self.outcomes, self.written, strict=True):
             if written.advice is not None:
                 which = f", {outcome.label}" if len(self.outcomes) > 1 else ""
@@ -85,16 +86,6 @@ class Compared(NamedTuple):
             "next_config": _text(self.next_config),
             "next_size": plan.size if plan is not None else None,
         }
-
-
-def _alignment(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    found = [outcome.aligned for outcome in outcomes if outcome.aligned is not None]
-    if found:
-        calls, paired, doubtful = (sum(numbers) for numbers in zip(*found, strict=True))
-        yield (
-            f"  aligned without a mapping: {paired} of the target's {calls} calls, {doubtful} of them with "
-            "less than 80 % confidence; --save_mapping FILE writes the pairs"
-        )
 
 
 def _text(path: Path | None) -> str | None:
@@ -189,14 +180,13 @@ def _one(
             written = write_files(comparison, wanted, found, mark, siblings)
         outcome = comparison.outcome(with_cases=options.with_cases)
         lost = strays(options.mappings, target, golden)
-        lines: tuple[Mapped, ...] = ()
-        if options.save_mapping is not None or options.mappings.layer is not None:
-            lines = tuple(mapped(finding.pair for finding in comparison.findings))
+        pairs = [finding.pair for finding in comparison.findings]
         path = None
         if options.mappings.layer is not None:
             path = name_of(wanted, "data_mapping", mark, "yaml")
-            write_data_mapping(path, lines)
-        return _Done(outcome, written, found, lost, lines if options.save_mapping is not None else (), path)
+            write_data_mapping(path, mapped_places(pairs))
+        lines = tuple(mapped_calls(pairs)) if options.save_mapping is not None else ()
+        return _Done(outcome, written, found, lost, lines, path)
 
 
 def _mark(source: Source, pairs: Pairs) -> str:

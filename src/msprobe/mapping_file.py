@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from msprobe.analyse import mapping
 from msprobe.analyse.mapping import (
@@ -20,17 +19,15 @@ from msprobe.analyse.mapping import (
     Line,
     Mappings,
 )
-from msprobe.analyse.match import NOWHERE, Pair
+from msprobe.analyse.match import NOWHERE
 from msprobe.errors import ConfigError, RecordingError
 from msprobe.name import DEBUG, FORWARD, CallName, Direction
-from msprobe.store.layout import write_whole
 from msprobe.yaml_file import Items, Member, Node, Object, Text, YamlFile, cut, read, why_no_object
 
 WITHOUT_FILE = ""  # an option that was given, but without a file
 
 _SUFFIXES = (".yaml", ".yml")
 _BUILT_IN = "ms_to_pt_api.yaml"
-_PLAIN = re.compile(r"[A-Za-z_][\w.]*|N/A", re.ASCII)
 _LAYER_NUMBERS = "layers"
 _POSITION = re.compile("[0-9]{1,4}")
 _DIRECTION = re.compile(rf"\.(?:{'|'.join(get_args(Direction))})(?:\.|$)")
@@ -123,46 +120,6 @@ def built_in_apis() -> Mapping[str, tuple[str, ...]]:
         items = member.value.items if isinstance(member.value, Items) else (member.value,)
         found[target] = tuple(item.text for item in items if isinstance(item, Text))
     return found
-
-
-class Mapped(NamedTuple):
-    """A place and its counterpart, as a line of a data mapping; a note stands above it."""
-
-    target: str
-    golden: str
-    note: str = ""
-
-
-def mapped(pairs: Iterable[Pair]) -> Iterator[Mapped]:
-    """What pairs the same as these do: all places of the target, and how sure each call is."""
-    last = None
-    for pair in pairs:
-        if pair.target is None:
-            continue
-        certainty = pair.certainty if pair.target.record is not last else None
-        last = pair.target.record
-        note = f"{certainty.share:.0%} sure: {certainty.why}" if certainty is not None else ""
-        yield Mapped(pair.target.name, NOWHERE if pair.golden is None else pair.golden.name, note)
-
-
-def write_data_mapping(path: Path, lines: Iterable[Mapped]) -> None:
-    """A file for -dm; of a place that comes several times the first counts."""
-    chosen: dict[str, Mapped] = {}
-    for line in lines:
-        chosen.setdefault(line.target, line)
-    write_whole(path, (text.encode() for text in _texts(chosen.values())))
-
-
-def _texts(lines: Iterable[Mapped]) -> Iterator[str]:
-    yield "# Target: golden run. To be edited at will, and given to `msprobe compare` with -dm.\n"
-    for line in lines:
-        if line.note:
-            yield f"# {line.note}\n"
-        yield f"{_written(line.target)}: {_written(line.golden)}\n"
-
-
-def _written(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else json.dumps(name)
 
 
 # ---- lines `target: golden` ----

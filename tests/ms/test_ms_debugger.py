@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
-import random
 import types
 import zlib
 from pathlib import Path
@@ -21,7 +19,7 @@ from ms_case import Net, Probe, golden_inputs, numbered, probe
 
 from msprobe.cli.main import main
 from msprobe.errors import UsageError
-from msprobe.mindspore import MsprobeInitStep, MsprobeStep, PrecisionDebugger, apis, seed_all, seeds
+from msprobe.mindspore import MsprobeInitStep, MsprobeStep, PrecisionDebugger, apis
 from msprobe.mindspore.common import utils
 
 __all__ = ["probe"]
@@ -29,7 +27,6 @@ __all__ = ["probe"]
 
 @pytest.mark.spec("M012", "MSd")
 @pytest.mark.spec("M014", "MSd")
-@pytest.mark.spec("M032", "MSd")
 @pytest.mark.parametrize(
     "function, parameters",
     [
@@ -38,7 +35,6 @@ __all__ = ["probe"]
             {"config_path": None, "task": None, "dump_path": None, "level": None, "step": None},
         ),
         (PrecisionDebugger.start, {"model": None, "token_range": None}),
-        (seed_all, {"seed": 1234, "mode": False, "rm_dropout": False}),
     ],
 )
 def test_prototypes(function: Any, parameters: dict[str, Any]) -> None:
@@ -168,7 +164,7 @@ SIDES = {
 @pytest.mark.parametrize("side", SIDES)
 def test_data_mode(side: str, probe: Probe) -> None:
     probe.record(numbered(Net()), golden_inputs()[0], section={"data_mode": [side]})
-    fields = {field for record in probe.data().values() for field in record} - {"is_recompute"}
+    fields = {field for record in probe.data().values() for field in record}
     assert fields == SIDES[side]
 
 
@@ -250,6 +246,27 @@ def test_segments_and_a_backward_after_stop(probe: Probe) -> None:
     ]
 
 
+@ms.jit
+def squared(x: Tensor) -> Tensor:
+    return x * x
+
+
+@pytest.mark.spec("M025", "MSd")
+def test_the_old_name_of_stop_leaves_compiled_code_its_backward(probe: Probe) -> None:
+    debugger = probe.debugger("L1")
+
+    def forward(x: Tensor) -> Tensor:
+        debugger.start()
+        x = squared(x * 1.0)
+        debugger.forward_backward_dump_end()
+        return x.sum()
+
+    ms.grad(forward)(Tensor([1.0, -2.0]))
+    debugger.step()
+    assert {"Jit.squared.0.forward", "Jit.squared.0.backward"} <= set(probe.data())
+    assert probe.data()["Jit.squared.0.backward"]["output"][0]["Min"] == -4.0
+
+
 @pytest.mark.spec("M028", "MSd")
 @pytest.mark.spec("M029", "MSd")
 def test_custom_api(probe: Probe) -> None:
@@ -316,52 +333,6 @@ def test_callbacks_stand_where_the_samples_import_them() -> None:
     assert (utils.MsprobeStep, utils.MsprobeInitStep) == (MsprobeStep, MsprobeInitStep)
     with pytest.raises(UsageError, match="PrecisionDebugger"):
         MsprobeStep(None)  # type: ignore[arg-type]
-
-
-def test_seed_all_fixes_every_random_state() -> None:
-    def drawn() -> list[Any]:
-        weight = ms.common.initializer.initializer("normal", [3], ms.float32).init_data()
-        return [random.random(), np.random.rand(), weight.asnumpy().tolist(), ops.rand(2).asnumpy().tolist()]
-
-    seed_all(7)
-    first = drawn()
-    seed_all(7)
-    assert drawn() == first
-    assert os.environ["PYTHONHASHSEED"] == "7"
-    seed_all(8)
-    assert drawn() != first
-
-
-DROPOUTS = [
-    lambda: ops.Dropout(keep_prob=0.5),
-    lambda: ops.Dropout2D(0.5),
-    lambda: nn.Dropout(p=0.5).set_train(),
-]
-
-
-def test_rm_dropout() -> None:
-    x = Tensor(np.ones((2, 50, 5, 5), np.float32))
-
-    def kept() -> list[bool]:
-        outputs = [make()(x) for make in DROPOUTS]
-        outputs = [output[0] if isinstance(output, tuple) else output for output in outputs]
-        return [bool((output.asnumpy() == 1).all()) for output in outputs] + [mint.nn.Dropout(0.5).p == 0]
-
-    assert kept() == [False] * 4
-    undo = seeds.remove_dropout()
-    try:
-        assert kept() == [True] * 4
-    finally:
-        undo()
-    assert kept() == [False] * 4
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"seed": -1}, {"seed": "1"}, {"mode": 1}, {"rm_dropout": None}], ids=str
-)
-def test_seed_all_refuses(arguments: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="seed_all"):
-        seed_all(**arguments)
 
 
 @pytest.mark.spec("M069", "MSd")

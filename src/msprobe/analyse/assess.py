@@ -154,15 +154,21 @@ def in_order(names: Sequence[CallName]) -> list[int]:
 
 
 class _Sources:
-    """What went into each call: its own inputs, and for a backward call all of the forward call."""
+    """What went into each call: its own inputs, and for a backward call all of the forward call.
+
+    Where several calls are compared with one of the golden run, what went into any of them counts for all.
+    """
 
     def __init__(self, calls: Sequence[Sequence[_Seen]]) -> None:
         self._forward: dict[CallName, Sequence[_Seen]] = {}
         self._modules: dict[str, list[_Seen]] = defaultdict(list)
+        self._together: dict[CallName, list[Sequence[_Seen]]] = defaultdict(list)
         for call in calls:
             if call[0].finding.pair.target is None:
                 continue
             name = call[0].finding.pair.place.record.name
+            for other in _golden_names(call):
+                self._together[other].append(call)
             if name.direction == FORWARD:
                 self._forward[name] = call
             if name.is_module and name.direction != PARAMETERS_GRAD:
@@ -170,12 +176,22 @@ class _Sources:
 
     def of(self, call: Sequence[_Seen]) -> list[_Seen]:
         name = call[0].finding.pair.place.record.name
-        own = [seen for seen in call if seen.finding.pair.place.side != "output"]
-        if name.direction == BACKWARD:
-            return [*own, *self._forward.get(name.facing(FORWARD), ())]
         if name.direction == PARAMETERS_GRAD:
             return self._modules[name.owner]
+        calls = [call]
+        for other in _golden_names(call):
+            calls += (each for each in self._together[other] if each is not call)
+        own = [seen for each in calls for seen in each if seen.finding.pair.place.side != "output"]
+        if name.direction == BACKWARD:
+            names = (each[0].finding.pair.place.record.name.facing(FORWARD) for each in calls)
+            return [*own, *(seen for each in names for seen in self._forward.get(each, ()))]
         return own
+
+
+def _golden_names(call: Sequence[_Seen]) -> set[CallName]:
+    """The calls of the golden run that places of a call are compared with; mostly one."""
+    golden = (seen.finding.pair.golden for seen in call)
+    return {place.record.name for place in golden if place is not None}
 
 
 def _assess_call(call: Sequence[_Seen], sources: Sequence[_Seen], memory: _Memory) -> list[Verdict]:

@@ -10,9 +10,10 @@ from typing import Literal, NamedTuple
 from msprobe.analyse.assess import NOT_JUDGED, Verdict
 from msprobe.analyse.judge import UNMATCHED, Finding
 from msprobe.analyse.locate import Located
+from msprobe.analyse.match import Certainty
 from msprobe.record import Recording
 
-_DOUBTFUL = 0.8
+DOUBTFUL = 0.8  # below it a pair should be looked at
 
 
 def labelled(step: int | None, rank: int | None) -> str:
@@ -28,12 +29,27 @@ class Case(NamedTuple):
     reason: str = ""
 
 
+class AlignedCall(NamedTuple):
+    """Two calls that were paired by their looks; of several calls against one each is paired with it."""
+
+    target: str
+    golden: str
+    certainty: Certainty
+
+
 class Aligned(NamedTuple):
-    """How many calls of the target were paired by their looks, and how surely."""
+    """Which calls of the target were paired by their looks, and how surely."""
 
     calls: int  # of the target
-    paired: int
-    doubtful: int  # of these
+    pairs: tuple[AlignedCall, ...]
+
+    @property
+    def paired(self) -> int:
+        return len({pair.target for pair in self.pairs})
+
+    @property
+    def doubtful(self) -> tuple[AlignedCall, ...]:
+        return tuple(pair for pair in self.pairs if pair.certainty.share < DOUBTFUL)
 
 
 class Outcome(NamedTuple):
@@ -89,12 +105,14 @@ class Comparison(NamedTuple):
         )
 
     def _aligned(self) -> Aligned | None:
-        pairs = [finding.pair for finding in self.findings]
-        sure = {id(p.place.record): p.certainty for p in pairs if p.certainty is not None}
-        if not sure:
-            return None
-        doubtful = sum(certainty.share < _DOUBTFUL for certainty in sure.values())
-        return Aligned(len(self.target.records), len(sure), doubtful)
+        pairs = (finding.pair for finding in self.findings)
+        found = (
+            AlignedCall(str(p.target.record.name), str(p.golden.record.name), p.certainty)
+            for p in pairs
+            if p.target is not None and p.golden is not None and p.certainty is not None
+        )
+        known = tuple(dict.fromkeys(found))
+        return Aligned(len(self.target.records), known) if known else None
 
     def _cases(self) -> Iterator[Case]:
         rows = zip(self.findings, self.verdicts, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from types import MappingProxyType
 
-from msprobe.name import CallName
+from msprobe.name import CallName, call_owner
 
 # Every word for one thing, by the word that is used here. Case and underscores do not count.
 _SAME = MappingProxyType(
@@ -59,6 +59,13 @@ _SAME = MappingProxyType(
         "sequential": "sequentialcell",
         "arange": "range",
         "dropout": "dropoutext",
+        "gather": "gatherelements gatherd",
+        "indexselect": "indexselectext",
+        "embedding": "embeddingext",
+        "convtranspose1d": "conv1dtranspose",
+        "convtranspose2d": "conv2dtranspose",
+        "convtranspose3d": "conv3dtranspose",
+        "maskedfill": "maskedfillscalar",
     }
 )
 _WORD = MappingProxyType({word: meaning for meaning, words in _SAME.items() for word in words.split()})
@@ -71,7 +78,7 @@ _LIBRARY = (
     *("mish", "hardswish", "softplus", "maxpool2d", "avgpool2d", "adaptiveavgpool2d"),
     *("adaptivemaxpool2d", "dropout", "dropout2d", "identity", "crossentropy", "mseloss"),
     *("nllloss", "l1loss", "flatten", "pad", "lstm", "gru", "rnn", "multiheadattention"),
-    *("upsample"),
+    *("upsample", "reshape"),
 )
 _PARAMETERS = MappingProxyType(
     {
@@ -101,6 +108,8 @@ _ROLES_OF_PRIMITIVES = MappingProxyType(
     {"batchnorm": ("input", "weight", "bias", "running_mean", "running_var")}
 )
 _PRIMITIVE = "Primitive"
+# These are called as others in PyTorch are; the prefixes are those that only MindSpore has for them.
+_OF_MINDSPORE = MappingProxyType({"Functional.gather": "indexselect", "Primitive.gather": "indexselect"})
 _IN_PLACE = MappingProxyType({f"i{word}": word for word in ("add", "sub", "mul", "truediv", "matmul", "pow")})
 
 
@@ -111,7 +120,7 @@ def concept(name: CallName) -> str:
     word = text.replace("_", "").replace(".", "").lower()
     if text.startswith("__"):
         word = _IN_PLACE.get(word, word)
-    return _WORD.get(word, word)
+    return _OF_MINDSPORE.get(call_owner(name.prefix, word)) or _WORD.get(word, word)
 
 
 def roles(name: CallName) -> tuple[str, ...]:

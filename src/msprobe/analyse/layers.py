@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from msprobe.analyse.mapping import LayerMapping
+from msprobe.analyse.mapping import LayerMapping, Line
 from msprobe.errors import RecordingError, UsageError
 from msprobe.name import BACKWARD, FORWARD, CallName
 from msprobe.record import Record, Recording
@@ -44,6 +44,39 @@ def paired_by_layer(mapping: LayerMapping, target: Recording, golden: Recording)
     return found
 
 
+class Lost(NamedTuple):
+    """A line that one of the runs has nothing for."""
+
+    layer: str
+    line: Line
+    is_target: bool  # False: the golden run
+    is_layer: bool = False  # the whole layer is missing
+
+
+def lost_layers(mapping: LayerMapping, target: Recording, golden: Recording) -> Iterator[Lost]:
+    """The lines that pair nothing, and why."""
+    rules = _rules(mapping)
+    ours, theirs = _Model(target), _Model(golden)
+    here, there = ours.paths(), theirs.paths()
+    for layer, lines in mapping.layers:
+        around = [path for path in here if layer in _names(path, ours.classes)]
+        if not around:
+            yield Lost(layer, lines[0], is_target=True, is_layer=True)
+            continue
+        for line in lines:
+            child = tuple(line.target.split("."))
+            found = [path + child for path in around if path + child in here]
+            if not found:
+                yield Lost(layer, line, is_target=True)
+            elif not any(_renamed(path, ours.classes, rules) in there for path in found):
+                yield Lost(layer, line, is_target=False)
+
+
+def _names(path: Path, classes: Mapping[Path, str]) -> tuple[str, ...]:
+    """What a file may call a layer."""
+    return (path[-1], classes.get(path, "")) if path else (_TOP, _TOP_TOO)
+
+
 class _Model:
     """The calls of a recording by their scopes, and the class of each module by its path."""
 
@@ -56,6 +89,11 @@ class _Model:
         self.calls: dict[_Scope, list[str]] = defaultdict(list)
         for key, record in recording.records.items():
             self.calls[self._scope(record)].append(key)
+
+    def paths(self) -> set[Path]:
+        """Those of all modules and APIs, and all above them."""
+        whole = {scope.path for scope in self.calls}
+        return {path[:depth] for path in whole for depth in range(len(path) + 1)}
 
     def _scope(self, record: Record) -> _Scope:
         name = record.name

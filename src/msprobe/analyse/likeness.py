@@ -1,4 +1,4 @@
-"""How much a call of one framework looks like one of another, and which of their places belong together."""
+"""How much a call of one framework looks like one of another."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from msprobe.analyse.concept import concept, is_library, other_slot, roles
 from msprobe.analyse.distance import distance
-from msprobe.analyse.match import NOWHERE, Certainty, Pair, Place, Side, places, slot_of
+from msprobe.analyse.match import Certainty, Pair, Place, Side, places, slot_of
 from msprobe.kernels import Statistics
-from msprobe.name import FORWARD, CallName
+from msprobe.name import CallName
 from msprobe.record import Leaf, Record
 
 SAME_VALUES = 0.02  # of their size: values of two runs that are meant to be the same, and have not yet parted
@@ -24,6 +24,10 @@ _PASSING = (
     *("reshape", "permute", "unsqueeze", "squeeze", "expand", "broadcastto", "getitem", "contiguous"),
     *("to", "clone", "detach", "stopgradient", "dropout", "identity", "shape"),
 )
+_WITH_BIAS = ("linear", "conv1d", "conv2d", "conv3d")  # a result without it is another one
+# What these have beside their first tensor are parameters, alike also in runs that have parted.
+_WEIGHTED = (*_WITH_BIAS, "convtranspose2d", "layernorm", "batchnorm", "groupnorm", "rmsnorm", "embedding")
+_NO_WEIGHTS = ("input", "running_mean", "running_var")
 _LEAST = 2.5  # of the weight of two modules, below which they are taken for different ones
 _ALIKE = 0.75  # share of what two modules of differently called classes must have in common
 
@@ -44,6 +48,12 @@ class Node:
     inside: Counter[str]  # what the modules below are
     owners: frozenset[str]  # of all modules below, and its own
     height: int
+    parts: tuple[Node, ...] = ()  # if it stands for several calls: these
+
+    @property
+    def whole(self) -> tuple[Node, ...]:
+        """The calls that it stands for."""
+        return self.parts or (self,)
 
     @property
     def has_modules(self) -> bool:
@@ -61,7 +71,7 @@ def node(record: Record, children: tuple[Node, ...]) -> Node:
         inside.update(modules_in(child))
         owners |= child.owners
     found = list(places(record))
-    inputs, outputs = tuple(_tensors(found, "input")), tuple(_tensors(found, "output"))
+    inputs, outputs = tuple(tensors(found, "input")), tuple(tensors(found, "output"))
     return Node(
         record.name,
         record,
@@ -88,14 +98,28 @@ def modules_in(found: Node) -> Counter[str]:
 
 def _parameters(found: Sequence[Place]) -> dict[str, Place]:
     """By the names of PyTorch, to which the statistics of a batch norm are none."""
-    named = {_slot_of_torch(place): place for place in found if place.side == "parameters"}
+    named = {slot_of_torch(place): place for place in found if place.side == "parameters"}
     return {slot: place for slot, place in named.items() if ".running_" not in slot}
 
 
-def _tensors(found: Sequence[Place], side: Side) -> Iterator[Place]:
+def tensors(found: Sequence[Place], side: Side) -> Iterator[Place]:
+    """The tensors among the places of a call."""
     return (
         place for place in found if place.side == side and place.leaf is not None and place.leaf.is_tensor
     )
+
+
+def slot_of_torch(place: Place) -> str:
+    """The slot of a place, named as PyTorch does."""
+    slot = slot_of(place)
+    return other_slot(slot) or slot
+
+
+def role_of(place: Place) -> str:
+    """What a tensor is to its call: by its position, or by its keyword."""
+    last = slot_of_torch(place).rpartition(".")[2]
+    known = roles(place.record.name)
+    return known[int(last)] if last.isdigit() and int(last) < len(known) else last
 
 
 class Likeness(NamedTuple):
@@ -112,7 +136,7 @@ def shapes(found: Sequence[Place]) -> list[tuple[int, ...] | None]:
 def apart(ours: Place, theirs: Place) -> float | None:
     """How far two tensors are apart, of their size; None where that says nothing."""
     a, b = ours.leaf, theirs.leaf
-    if a is None or b is None or a.shape != b.shape or not (_is_telling(a) and _is_telling(b)):
+    if a is None or b is None or a.shape != b.shape or not (is_telling(a) and is_telling(b)):
         return None
     # This is asked very often, and mostly of tensors that are not alike: two quick looks come first.
     norms = norm_of(ours), norm_of(theirs)
@@ -125,7 +149,7 @@ def apart(ours: Place, theirs: Place) -> float | None:
     return distance(Pair(ours, theirs), None).error
 
 
-def _is_telling(leaf: Leaf) -> bool:
+def is_telling(leaf: Leaf) -> bool:
     """Whether it has values that others are not likely to have too."""
     stats = leaf.stats
     if not isinstance(stats, Statistics) or not stats.norm:
@@ -147,11 +171,11 @@ def norm_of(place: Place) -> float:
     return (stats.norm or 0.0) if isinstance(stats, Statistics) else 0.0
 
 
-def agree(ours: Sequence[Place], theirs: Sequence[Place]) -> bool:
+def agree(ours: Sequence[Place], theirs: Sequence[Place], within: float = SAME_VALUES) -> bool:
     """Whether the tensors of two calls, as far as both have them, have the same values."""
     found = [apart(a, b) for a, b in zip(ours, theirs, strict=False)]
     known = [error for error in found if error is not None]
-    return bool(known) and all(error <= SAME_VALUES for error in known)
+    return bool(known) and all(error <= within for error in known)
 
 
 def dice(ours: Counter[str], theirs: Counter[str]) -> float:
@@ -166,17 +190,36 @@ def dice(ours: Counter[str], theirs: Counter[str]) -> float:
 def alike_apis(ours: Node, theirs: Node) -> Likeness | None:
     if ours.concept != theirs.concept or ours.output_shape != theirs.output_shape:
         return None
+    if ours.concept in _WITH_BIAS and len(ours.inputs) != len(theirs.inputs):
+        return None
     same_inputs = ours.input_shapes == theirs.input_shapes
     if not same_inputs and (ours.concept in _PASSING or not ours.outputs):
         return None
     weight = 2.0 if same_inputs else 1.0
     if agree(ours.inputs, theirs.inputs):
         weight += 1.0
+    if ours.concept in _WEIGHTED:
+        weight += 2.0 if same_weights(ours, theirs) else -0.5
     if agree(ours.outputs, theirs.outputs):
         return Likeness(weight + 3.0, Certainty(0.99, "they do the same, and the values agree"))
     if same_inputs:
         return Likeness(weight, Certainty(0.9, "they do the same, on tensors of the same shapes"))
     return Likeness(weight, Certainty(0.75, "they do the same, and their results have one shape"))
+
+
+def same_weights(ours: Node, theirs: Node) -> bool:
+    """Whether two calls have the same parameters among their tensors."""
+    if ours.concept not in _WEIGHTED or len(ours.inputs) != len(theirs.inputs):
+        return False
+    here, there = _weights(ours), _weights(theirs)
+    common = here.keys() & there.keys()
+    return agree([here[key] for key in common], [there[key] for key in common], SAME_PARAMETERS)
+
+
+def _weights(found: Node) -> dict[str, Place]:
+    """The tensors beside the first by what they are: the statistics of a batch norm are no parameters."""
+    named = {role_of(place) if roles(found.name) else str(n): place for n, place in enumerate(found.inputs)}
+    return {role: place for role, place in named.items() if role not in ("0", *_NO_WEIGHTS)}
 
 
 # ---- modules ----
@@ -259,83 +302,3 @@ def _word_likeness(one: str, other: str) -> float:
 
 def _parameter_shapes(found: Node) -> list[str]:
     return sorted(str(place.leaf.shape) for place in found.parameters.values() if place.leaf is not None)
-
-
-# ---- the places of two calls that belong together ----
-
-
-def places_in_order(ours: Record, theirs: Record) -> dict[str, str]:
-    """The golden place of each of the target's: tensors in their order, the rest only where it is certain."""
-    mine, others = list(places(ours)), list(places(theirs))
-    found = dict.fromkeys((slot_of(place) for place in mine), NOWHERE)
-    for side in ("input", "output"):
-        a, b = list(_tensors(mine, side)), list(_tensors(others, side))
-        if side == "input" and ours.name.direction == FORWARD and roles(ours.name):
-            found.update(_by_role(a, b))
-        elif shapes(a) == shapes(b):
-            found.update(zip(map(slot_of, a), map(slot_of, _sorted_by_values(a, b)), strict=True))
-        else:
-            found.update(_certain(a, b))
-    there = {_slot_of_torch(place): place for place in others}
-    for place in mine:
-        other = there.get(_slot_of_torch(place))
-        if other is not None and _belong(place, other):
-            found[slot_of(place)] = slot_of(other)
-    return found
-
-
-def _slot_of_torch(place: Place) -> str:
-    slot = slot_of(place)
-    return other_slot(slot) or slot
-
-
-def _by_role(ours: Sequence[Place], theirs: Sequence[Place]) -> Iterator[tuple[str, str]]:
-    there = {_role(place): slot_of(place) for place in theirs}
-    for place in ours:
-        role = _role(place)
-        if role in there:
-            yield slot_of(place), there[role]
-
-
-def _role(place: Place) -> str:
-    """What a tensor is to its call: by its position, or by its keyword."""
-    last = _slot_of_torch(place).rpartition(".")[2]
-    known = roles(place.record.name)
-    return known[int(last)] if last.isdigit() and int(last) < len(known) else last
-
-
-def _sorted_by_values(ours: Sequence[Place], theirs: Sequence[Place]) -> list[Place]:
-    """Theirs in the order of ours: as they stand, unless the values say that two have changed places."""
-    found = list(theirs)
-    for i, place in enumerate(ours):
-        error = apart(place, found[i])
-        if error is None or error <= SAME_VALUES:
-            continue
-        for j in range(i + 1, len(found)):
-            other = apart(place, found[j])
-            if other is not None and other <= SAME_VALUES:
-                found[i], found[j] = found[j], found[i]
-                break
-    return found
-
-
-def _certain(ours: Sequence[Place], theirs: Sequence[Place]) -> Iterator[tuple[str, str]]:
-    """Of two calls with different tensors: the first, and those at one place with the same values."""
-    there = {slot_of(place): place for place in theirs}
-    for number, place in enumerate(ours):
-        other = there.get(slot_of(place))
-        if other is None or shapes([place]) != shapes([other]):
-            continue
-        error = apart(place, other)
-        if number == 0 or (error is not None and error <= SAME_VALUES):
-            yield slot_of(place), slot_of(other)
-
-
-def _belong(ours: Place, theirs: Place) -> bool:
-    """Whether a parameter, or a value that is no tensor, is the one of this name on the other side."""
-    a, b = ours.leaf, theirs.leaf
-    if ours.side == "parameters" or (a is not None and b is not None and a.is_tensor and b.is_tensor):
-        return ours.side == "parameters"
-    if a is None or b is None or a.is_tensor or b.is_tensor:
-        return False
-    return a.value == b.value or not slot_of(ours)[-1:].isdigit()

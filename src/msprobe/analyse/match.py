@@ -52,6 +52,7 @@ class Rename(NamedTuple):
     slots: Callable[[Record, Record], Mapping[str, str]] = _alike_slots  # of two calls that are paired
     sure: Mapping[str, Certainty] = MappingProxyType({})  # of calls that were paired by their looks
     lacking: str = ""  # if given, `names` alone pairs calls, and this is said of those that it lacks
+    reasons: Mapping[str, str] = MappingProxyType({})  # of calls that have no whole partner
 
 
 SAME_NAMES = Rename()
@@ -105,9 +106,8 @@ def match(
         shifted = theirs is not None and key not in rename.names and _is_shifted(ours.name, theirs.name)
         slots = rename.slots(ours, theirs) if theirs is not None else {}
         found = _pairs(ours, theirs, singles, reasons.get(key, _NO_CALL), slots)
-        certainty = rename.sure.get(key)
-        if shifted or certainty is not None:
-            found = (_noted(pair, rename, shifted, certainty) for pair in found)
+        if shifted or rename.sure:
+            found = (_noted(pair, rename, shifted, rename.sure.get(key)) for pair in found)
         pairs.extend(found)
     return pairs
 
@@ -119,7 +119,7 @@ def _is_shifted(ours: CallName, theirs: CallName) -> bool:
 
 def _noted(pair: Pair, rename: Rename, shifted: bool, certainty: Certainty | None) -> Pair:
     if pair.target is not None and pair.target.name in rename.names:  # which says it of this place alone
-        return pair
+        return pair._replace(certainty=rename.sure.get(pair.target.name))
     return pair._replace(fuzzy=shifted, certainty=None if pair.golden is None else certainty)
 
 
@@ -174,7 +174,7 @@ def _partners(
     """The golden call of each call of the target; and why one has none, where that is due to a rename."""
     listed = {key: rename.names[key] for key in target if key in rename.names}
     if rename.lacking:
-        return listed, dict.fromkeys(target, rename.lacking)
+        return listed, {**dict.fromkeys(target, rename.lacking), **rename.reasons}
     taken = set(listed.values())
     free = {key: record for key, record in golden.items() if key not in taken} if taken else golden
     asked = _asked(target, rename)

@@ -136,7 +136,7 @@ class Debugger:
         if self.config.step and self._step not in self.config.step:
             self._tell_if_over()
             return False
-        rank = self._adapter.rank()
+        rank = self._adapter.counted_rank()
         if self.config.rank and (0 if rank is None else rank) not in self.config.rank:
             self.tell_once(
                 f"the configuration records rank {list(self.config.rank)} and this process is "

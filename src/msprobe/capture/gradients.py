@@ -71,10 +71,12 @@ class CallGradients:
         recorder = self._recorder
         fields: dict[str, Any] = {}
         if recorder.scope.sides.input:
-            fields["input"] = _in_order(self._inputs)
+            like_forward = recorder.plan.backward_like_forward
+            fields["input_args" if like_forward else "input"] = _in_order(self._inputs)
+            fields |= {"input_kwargs": {}} if like_forward else {}
         if recorder.scope.sides.output:
             fields["output"] = _in_order(self._outputs)
-        recorder.commit(Record(self._name, fields, None, self._parent, recorder.with_parents))
+        recorder.commit(Record(self._name, fields, None, self._parent, recorder.plan.with_parents))
 
 
 def _in_order(leaves: dict[int, Leaf | None]) -> list[Leaf | None]:

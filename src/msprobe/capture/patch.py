@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from msprobe.adapter import Api, Around, Undo
@@ -40,6 +41,38 @@ def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> Undo:
     made = make(before)
     setattr(holder, name, staticmethod(made) if isinstance(own, staticmethod) else made)
     return lambda: delattr(holder, name) if own is _ABSENT else setattr(holder, name, own)
+
+
+class Shared:
+    """What several may want installed at a time: done for the first, undone by the last."""
+
+    def __init__(self, *installs: Callable[[], Undo]) -> None:
+        self._installs = installs
+        self._lock = threading.Lock()
+        self._wanted = 0
+        self._undo: Undo | None = None
+
+    def on(self) -> Undo:
+        with self._lock:
+            self._undo = self._undo or together(*self._installs)
+            self._wanted += 1
+        return self._off
+
+    def _off(self) -> None:
+        with self._lock:
+            self._wanted -= 1
+            if not self._wanted and self._undo is not None:
+                self._undo()
+                self._undo = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Installed for a while, also when nobody else wants it."""
+        undo = self.on()
+        try:
+            yield
+        finally:
+            undo()
 
 
 def replace_place(place: Place, around: Around) -> Undo:

@@ -33,6 +33,7 @@ class Plan(NamedTuple):
     want: Want
     saves: Callable[[str], bool]  # is the content of the tensors of a record of this name saved too?
     with_parents: bool  # levels L0 and mix say which module a call ran in
+    backward_like_forward: bool = False  # gradients stand in the fields that a forward call has
 
 
 class Recorder:
@@ -45,7 +46,7 @@ class Recorder:
         self._adapter = adapter
         self._writer = writer
         self._stacks = stacks
-        self._plan = plan
+        self.plan = plan
         self._memo = Memo()
         self._counts: Counter[str] = Counter()
         self._thread = Thread()
@@ -91,7 +92,7 @@ class Recorder:
 
     def _begin(self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         text = str(name)
-        recorded = self.scope.enter(name)
+        recorded = self.scope.enter(name) and (self._adapter.marks_recompute or self._thread.counts is None)
         tapped = self.scope.expects_backward(name) and self._adapter.differentiates()
         if not recorded and not tapped:
             return Call(name, text, False)
@@ -142,23 +143,25 @@ class Recorder:
     def _finished(self, call: Call, results: Sequence[Any], tensors: list[Any]) -> dict[str, Any]:
         """The fields of a record, in the order of the file format."""
         fields = dict(call.fields or {})
-        again = self._thread.counts is not None
         parameters = fields.pop("parameters", None)
         if parameters is None:
-            fields["is_recompute"] = again
+            fields |= self._remark(self._thread.counts is not None)
         if self.scope.sides.output:
             fields["output"] = self._trees(results, call.text, "output", tensors)
         if parameters is not None:
             fields["parameters"] = parameters
-            fields["is_recompute"] = again
+            fields |= self._remark(self._thread.counts is not None)
         return fields
+
+    def _remark(self, again: bool) -> dict[str, bool]:
+        return {"is_recompute": again} if self._adapter.marks_recompute else {}
 
     def _fail(self, call: Call, error: BaseException) -> None:
         """The call raised: note its inputs and the error, unless the framework raised it to steer itself."""
         self.scope.leave(call.name)
         if call.recorded and not self._adapter.is_control_flow(error):
             with self.guarded("record the failure of", call.text):
-                fields = {**(call.fields or {}), "is_recompute": self._runs_again()}
+                fields = {**(call.fields or {}), **self._remark(self._runs_again())}
                 self._emit(call, {**fields, "exception": f"{type(error).__name__}: {error}"[:500]})
 
     def _emit(self, call: Call, fields: dict[str, Any]) -> None:
@@ -166,36 +169,50 @@ class Recorder:
         if call.place is not None:
             stack, group = call.place
         parent = call.parent.text if call.parent is not None else group
-        self.commit(Record(call.name, fields, stack, parent, self._plan.with_parents))
+        self.commit(Record(call.name, fields, stack, parent, self.plan.with_parents))
 
     # --- modules ---
 
     def enter(self, owner: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not (self.listening or self._runs_again()):
-            return
+        if self.listening or self._runs_again():
+            self._thread.modules.append(self.begin(owner, module, args, kwargs))
+
+    def begin(
+        self,
+        owner: str,
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        around: Call | None = None,
+    ) -> Call:
+        """A module begins to run; `around`: the one it runs in, where no thread of Python runs them."""
         call = self._begin(self._count(owner), args, kwargs)
+        if around is not None:
+            call = call._replace(parent=around)
         if call.recorded and call.fields is not None:
             with self.guarded("record the parameters of", call.text):
                 parameters = self._adapter.parameters(module)
                 call.fields["parameters"] = {
                     name: self.describe(value, call.text, f"parameters.{name}") for name, value in parameters
                 }
-        self._thread.modules.append(call)
+        return call
 
-    def leave(self, owner: str, module: Any, output: Any, failed: bool) -> None:
-        call = self._left(owner)
-        if call is None:
-            return
-        if failed:
-            error = sys.exc_info()[1]
-            if error is not None:
-                self._fail(call, error)
-            return
+    def end(self, call: Call, module: Any, output: Any) -> None:
         if call.recorded or call.tapped:
             self._end(call, output)
             if call.tapped:
                 self._await_parameters(call.name, module)
         self.scope.leave(call.name)
+
+    def leave(self, owner: str, module: Any, output: Any, failed: bool) -> None:
+        call = self._left(owner)
+        if call is None:
+            return
+        error = sys.exc_info()[1] if failed else None
+        if error is not None:
+            self._fail(call, error)
+        elif not failed:
+            self.end(call, module, output)
 
     def _left(self, owner: str) -> Call | None:
         """The call of a module that is over; what an exception left behind inside it goes with it."""
@@ -237,12 +254,12 @@ class Recorder:
         version = self._adapter.version_of(tensor)
         seen = self._memo.find(tensor, version) if version is not None else None
         if seen is None:
-            leaf = self._adapter.describe(tensor, self._plan.want)
+            leaf = self._adapter.describe(tensor, self.plan.want)
             if version is not None:
                 seen = self._memo.keep(tensor, version, leaf)
         else:
             leaf = seen.leaf
-        if self._writer.tensors is None or not self._plan.saves(record):
+        if self._writer.tensors is None or not self.plan.saves(record):
             return leaf
         name = slot_name(record, slot)
         if self._thread.counts is not None and name in self._saved:
@@ -277,10 +294,6 @@ class Recorder:
             waiting, self._waiting = self._waiting, []
             for record in waiting:
                 self._writer.append(record)
-
-    @property
-    def with_parents(self) -> bool:
-        return self._plan.with_parents
 
     def pause(self) -> None:
         """stop(): no more calls; gradients of the calls so far may still come."""
@@ -366,7 +379,7 @@ class Recorder:
         return CallName(owner, FORWARD, number)
 
     def _backward_parent(self, call: Call) -> str | None:
-        if call.parent is None or not self._plan.with_parents:
+        if call.parent is None or not self.plan.with_parents:
             return None
         return str(call.parent.name.facing(BACKWARD))
 

@@ -24,6 +24,7 @@ _HOMES = {
     "PrecisionDebugger": "debugger",
     "seed_all": "seeds",
 }
+_HOMES_WITH_MSADAPTER = {**_HOMES, "seed_all": "msadapter_seeds"}  # where its defaults are others
 
 
 def __getattr__(name: str) -> Any:
@@ -32,4 +33,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    from msprobe.mindspore import msadapter
+
+    homes = _HOMES_WITH_MSADAPTER if msadapter.is_active() else _HOMES
+    return getattr(import_module(f"{__name__}.{homes[name]}"), name)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import functools
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from mindspore import Tensor
-from mindspore.communication import GlobalComm, get_rank
+from mindspore.communication import GlobalComm, get_local_rank, get_rank
 
-from msprobe.adapter import Around, ModuleWatch, Region, Undo
-from msprobe.capture.patch import CustomApis, replace_places
+from msprobe.adapter import Api, Around, ModuleWatch, Region, Undo
+from msprobe.capture.patch import CustomApis, Place, Shared, replace_places, together
 from msprobe.mindspore import apis, cells, describe, gradients
-from msprobe.mindspore.framework import executor, no_grad
+from msprobe.mindspore.framework import SHOWS_NODES, executor, no_grad, raise_late_errors
 from msprobe.mindspore.intercept import Interception
+from msprobe.mindspore.output_gradients import OutputGradients
+from msprobe.mindspore.recompute import watch_recompute
 
 
 class MindSporeAdapter:
     """MindSpore, as far as recording needs it."""
 
     framework = "mindspore"
-    module_prefix = cells.CELL
     file_suffix = ".npy"
+    marks_recompute = False
 
-    def __init__(self) -> None:
+    def __init__(self, kind: cells.Kind = cells.CELLS) -> None:
+        self.module_prefix = kind.prefix
+        self._kind = kind
         self.model: Any = None  # whose primitives are APIs too; None: nobody has named one
         self.custom = CustomApis()
-        self._gradients = gradients.Gradients()
-        self._primitives = cells.Primitives()
+        self._gradients = gradients.Gradients() if SHOWS_NODES else OutputGradients()
+        self._primitives = cells.Primitives(kind)
         self.is_tensor = gradients.is_tensor
         self.describe = describe.describe
         self.describe_other = describe.describe_other
@@ -36,8 +41,13 @@ class MindSporeAdapter:
         self.on_backward = self._gradients.attach
         self.on_gradient = self._gradients.of_leaf
         self.settle = self._gradients.settle  # asked for at stop() and step()
-        self.parameters = cells.parameters
-        self.on_model_call = cells.on_model_call
+        self.parameters = kind.parameters
+        self.on_model_call = functools.partial(cells.on_model_call, kind=kind)
+        self.models_of = functools.partial(cells.models_of, kind=kind)
+
+    def places(self) -> Iterable[Place]:
+        """The functions whose calls are recorded."""
+        return apis.places()
 
     def pending(self) -> int:
         return 0
@@ -55,19 +65,41 @@ class MindSporeAdapter:
         return False
 
     def is_control_flow(self, error: BaseException) -> bool:
-        return False
+        return type(error).__name__ == "_StopRecomputationError"
 
     def intercept(self, around: Around, region: Region) -> Undo:
+        seen = _exact(around)
         installs = [
-            lambda: replace_places(apis.places(), around),
-            lambda: self.custom.install(around),
+            lambda: replace_places(self.places(), seen),
+            lambda: self.custom.install(seen),
         ]
         if self.model is not None:
-            installs.append(lambda: self._primitives.install(self.model, around))
-        return Interception(around, installs).on()
+            installs.append(lambda: self._primitives.install(self.model, seen))
+        sight = Shared(*installs)
+        return together(
+            Interception(seen, [sight.on], self._kind.plain).on, lambda: watch_recompute(region, sight.held)
+        )
 
     def watch(self, models: Any, watch: ModuleWatch) -> Undo:
-        return cells.watch_cells(models, watch)
+        return cells.watch_cells(models, watch, self._kind)
 
     def rank(self) -> int | None:
         return int(get_rank()) if GlobalComm.INITED else None
+
+    def counted_rank(self) -> int | None:
+        return int(get_local_rank()) if GlobalComm.INITED else None
+
+
+def _exact(around: Around) -> Around:
+    """A call fails where it was made, and not in our reading of what it gave, which would hide that."""
+
+    def exact(api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            output = function(*args, **kwargs)
+            raise_late_errors()
+            return output
+
+        raise_late_errors()
+        return around(api, run, args, kwargs)
+
+    return exact

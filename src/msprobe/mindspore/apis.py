@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ _INTO_ARGUMENTS = "MintDistributed"  # what these give is written into tensors t
 def places(path: Path = SUPPORT_LIST) -> tuple[Place, ...]:
     """The functions of the support list that this MindSpore has."""
     found = []
-    for section, names in read_list(path).items():
+    for section, names in read_list(path, _SECTIONS).items():
         where, prefix = _SECTIONS[section]
         holder = _holder(where)
         for name in names:
@@ -52,14 +53,15 @@ def _holder(where: str) -> Any:
         return None
 
 
-def read_list(path: Path) -> dict[str, list[str]]:
+def read_list(path: Path, known: Collection[str]) -> dict[str, list[str]]:
+    """The names of each section of a support list."""
     file = yaml_file.read(str(path))
     if not isinstance(file.root, Object):
-        file.fail(file.root.line, f"the sections {', '.join(_SECTIONS)} must stand here, each with its names")
+        file.fail(file.root.line, f"the sections {', '.join(known)} must stand here, each with its names")
     sections = {}
     for section, member in file.root.members.items():
-        if section not in _SECTIONS:
-            file.fail(member.line, f"there is no section {section!r}; known are {', '.join(_SECTIONS)}")
+        if section not in known:
+            file.fail(member.line, f"there is no section {section!r}; known are {', '.join(known)}")
         sections[section] = _names(file, section, member.value)
     return sections
 

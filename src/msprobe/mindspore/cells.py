@@ -3,67 +3,139 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from mindspore import nn, ops
 
 from msprobe.adapter import Api, Around, ModuleWatch, Undo
 from msprobe.capture import models
-from msprobe.capture.patch import replace, together
+from msprobe.capture.patch import Shared, replace, together
+from msprobe.mindspore.framework import executor, raise_late_errors
+from msprobe.mindspore.recompute import is_machinery, watch_recompute
 from msprobe.name import module_owner
 
-CELL = "Cell"
+Parts = Callable[[Any], Iterable[tuple[str, Any]]]
 
 
-def models_of(model: Any) -> list[tuple[int | None, nn.Cell]]:
-    return models.models_of(model, nn.Cell, "mindspore.nn.Cell")
+class Kind(NamedTuple):
+    """What models are made of: cells, or what stands in for them."""
+
+    plain: type
+    called: str
+    prefix: str  # of their records
+    tree: Parts  # all of a model by their paths; the model itself has none
+    parameters: Parts  # of one itself, by the names of its attributes
+    has_hooks: Callable[[Any], bool]  # behind which its inputs are what it computes with
 
 
-def _children(model: Any) -> Iterator[tuple[str, nn.Cell]]:
+CELLS = Kind(
+    nn.Cell,
+    "mindspore.nn.Cell",
+    "Cell",
+    lambda cell: cell.cells_and_names(),
+    lambda cell: cell._params.items(),
+    lambda cell: bool(cell._forward_pre_hook or _begins_graph(cell)),
+)
+
+
+def _begins_graph(cell: nn.Cell) -> bool:
+    """Whether it is the one that is differentiated: its hooks run in a graph that only its call begins."""
+    return bool(cell.requires_grad and not executor.grad_flag())
+
+
+def models_of(model: Any, kind: Kind = CELLS) -> list[tuple[int | None, Any]]:
+    return models.models_of(model, kind.plain, kind.called)
+
+
+def _children(model: Any, kind: Kind) -> Iterator[tuple[str, Any]]:
     """The cells below each model by the owner of their records; the models themselves are not recorded."""
-    for index, root in models_of(model):
-        for path, cell in root.cells_and_names():
-            if path:
-                yield module_owner(path, type(cell).__name__, prefix=CELL, index=index), cell
+    for index, root in models_of(model, kind):
+        for path, cell in kind.tree(root):
+            if path and not is_machinery(cell):
+                yield module_owner(path, type(cell).__name__, prefix=kind.prefix, index=index), cell
 
 
-def watch_cells(model: Any, watch: ModuleWatch) -> Undo:
+def watch_cells(model: Any, watch: ModuleWatch, kind: Kind = CELLS) -> Undo:
     """Tell `watch` of the cells of a model, or of several, as they run."""
-    cells = list(_children(model))  # held, so that an id stays the id of its cell
-    owners: dict[int, list[str]] = {}
-    for owner, cell in cells:  # a cell that stands in two models of a list has two names
-        owners.setdefault(id(cell), []).append(owner)
+    owners: dict[int, tuple[weakref.ref[Any], list[str]]] = {}  # by the id of the cell
+    for owner, cell in _children(model, kind):  # a cell that stands in two models of a list has two names
+        owners.setdefault(id(cell), (weakref.ref(cell), []))[1].append(owner)
 
     def make(call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
-        def told(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-            names = owners.get(id(cell), ())
-            for name in names:
-                watch.enter(name, cell, args, kwargs)
-            try:
-                output = call(cell, *args, **kwargs)
-            except BaseException:
-                for name in reversed(names):
-                    watch.leave(name, cell, None, failed=True)
-                raise
-            for name in reversed(names):
-                watch.leave(name, cell, output, failed=False)
-            return output
+        def seen(cell: Any, *args: Any, **kwargs: Any) -> Any:
+            known = owners.get(id(cell))
+            if known is None or known[0]() is not cell:
+                return call(cell, *args, **kwargs)
+            run = functools.partial(call, cell)
+            return _told(watch, known[1], run, cell, kind.has_hooks(cell), args, kwargs)
 
-        return told
+        return seen
 
-    undo = replace(nn.Cell, "__call__", make)
-    return together(lambda: undo, lambda: cells.clear)
+    sight = Shared(lambda: replace(kind.plain, "__call__", make))
+    return together(sight.on, lambda: watch_recompute(watch, sight.held))
 
 
-def on_model_call(model: Any, before: Callable[[], None], after: Callable[[], None]) -> Undo:
+def _told(
+    watch: ModuleWatch,
+    owners: list[str],
+    run: Callable[..., Any],
+    cell: Any,
+    has_hooks: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a cell and tell of it, under each of its names."""
+    raise_late_errors()
+    remove = _enter(watch, owners, cell, has_hooks, args, kwargs)
+    try:
+        output = run(*args, **kwargs)
+        raise_late_errors()
+    except BaseException:
+        for owner in reversed(owners):
+            watch.leave(owner, cell, None, failed=True)
+        raise
+    finally:
+        if remove is not None:
+            remove()
+    for owner in reversed(owners):
+        watch.leave(owner, cell, output, failed=False)
+    return output
+
+
+def _enter(
+    watch: ModuleWatch,
+    owners: list[str],
+    cell: Any,
+    has_hooks: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Undo | None:
+    """Look at the inputs, if need be behind the cell's own hooks, which may change them."""
+    waiting = list(owners)
+
+    def enter(cell: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        while waiting:
+            watch.enter(waiting.pop(0), cell, args, kwargs)
+
+    if has_hooks:
+        remove: Undo = cell.register_forward_pre_hook(enter, with_kwargs=True).remove
+        return remove
+    enter(cell, args, kwargs)
+    return None
+
+
+def on_model_call(
+    model: Any, before: Callable[[], None], after: Callable[[], None], kind: Kind = CELLS
+) -> Undo:
     """Call back around every call of the (first) model."""
-    root = models_of(model)[0][1]
+    root = models_of(model, kind)[0][1]
 
     def make(call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
-        def counted(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+        def counted(cell: Any, *args: Any, **kwargs: Any) -> Any:
             if cell is not root:
                 return call(cell, *args, **kwargs)
             before()
@@ -74,18 +146,14 @@ def on_model_call(model: Any, before: Callable[[], None], after: Callable[[], No
 
         return counted
 
-    return replace(nn.Cell, "__call__", make)
-
-
-def parameters(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
-    """The parameters a cell has itself, by the names of its attributes."""
-    yield from cell._params.items()
+    return replace(kind.plain, "__call__", make)
 
 
 class Primitives:
     """Sees the primitives that cells hold; each has its own `__call__`, so that its class is exchanged."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = CELLS) -> None:
+        self._kind = kind
         self._classes: dict[type, type] = {}  # what a class is exchanged for; made once
         self._apis: dict[int, Api] = {}
         self._around: Around | None = None
@@ -93,8 +161,8 @@ class Primitives:
     def install(self, model: Any, around: Around) -> Undo:
         self._around = around
         found: dict[int, tuple[str, ops.Primitive]] = {}
-        for _, root in models_of(model):
-            for _, cell in root.cells_and_names():
+        for _, root in models_of(model, self._kind):
+            for _, cell in self._kind.tree(root):
                 for attribute, primitive in _primitives_of(cell):
                     found.setdefault(id(primitive), (attribute, primitive))
         return together(*(functools.partial(self._exchange, *each) for each in found.values()))
@@ -126,7 +194,7 @@ class Primitives:
         return self._classes[plain]
 
 
-def _primitives_of(cell: nn.Cell) -> Iterator[tuple[str, ops.Primitive]]:
+def _primitives_of(cell: Any) -> Iterator[tuple[str, ops.Primitive]]:
     for name, value in vars(cell).items():
         if isinstance(value, ops.Primitive):
             yield name, value

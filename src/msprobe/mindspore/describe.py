@@ -8,9 +8,8 @@ from typing import Any
 
 import mindspore
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 from mindspore._c_expression import typing
-from mindspore.common import dtype as mstype
 
 from msprobe import kernels
 from msprobe.adapter import Want
@@ -19,38 +18,52 @@ from msprobe.record import Leaf
 from msprobe.store.dtypes import DTYPES, Array
 from msprobe.store.tensor_file import TensorData
 
-_TENSOR = "mindspore.Tensor"
+TENSOR = "mindspore.Tensor"
 _UNKNOWN = Statistics(None, None, None, None)
 # numpy has none of these, and float32 has all their values.
-_WIDENED = frozenset(
-    str(getattr(mstype, name))
-    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "hifloat8")
-    if hasattr(mstype, name)
-)
+_WIDENED = frozenset({"BFloat16", "Float8E4M3FN", "Float8E5M2", "HiFloat8"})
 _FLOATS = frozenset({"Float16", "Float32", "Float64", "Complex64", "Complex128", *_WIDENED})
+_NUMBERS = (
+    *_FLOATS,
+    "Bool",
+    "Int4",
+    "Int8",
+    "Int16",
+    "Int32",
+    "Int64",
+    "UInt8",
+    "UInt16",
+    "UInt32",
+    "UInt64",
+)
+_NAMES = {f"mindspore.{name.lower()}": name for name in _NUMBERS}  # by what repr() says
 _Type: type = typing.Type  # of every dtype object
 
 _asnumpy = Tensor.asnumpy  # as they are while nobody watches who calls them
-_to = Tensor.to
+_cast = ops.cast
 
 
 @functools.cache
-def _name(dtype: Any) -> str:
-    return str(dtype)
+def name_of(dtype: Any) -> str:
+    """As MindSpore prints it, also where MSAdapter has it print something else."""
+    return _NAMES.get(repr(dtype).replace("_", ""), str(dtype))
 
 
 def is_differentiable(tensor: Tensor) -> bool:
     """Whether its numbers are of a kind that has gradients."""
-    return _name(tensor.dtype) in _FLOATS
+    return name_of(tensor.dtype) in _FLOATS
 
 
 def describe(tensor: Tensor, want: Want) -> Leaf:
+    dtype, shape = name_of(tensor.dtype), tuple(tensor.shape)
     array = _values(tensor)
-    dtype, shape = _name(tensor.dtype), tuple(tensor.shape)
-    if array is None:
-        return Leaf(_TENSOR, None, dtype, shape, _UNKNOWN)
+    return Leaf(TENSOR, None, dtype, shape, _UNKNOWN) if array is None else leaf_of(array, dtype, shape, want)
+
+
+def leaf_of(array: Array, dtype: str, shape: tuple[int, ...], want: Want) -> Leaf:
+    """Describe the values of a tensor."""
     return Leaf(
-        _TENSOR,
+        TENSOR,
         None,
         dtype,
         shape,
@@ -64,7 +77,11 @@ def describe(tensor: Tensor, want: Want) -> Leaf:
 def snapshot(tensor: Tensor) -> TensorData | None:
     """A private copy of the values; None for a tensor without any, as before its first initialisation."""
     array = _values(tensor)
-    if array is None or array.dtype.name not in DTYPES:
+    return None if array is None else copy_of(array)
+
+
+def copy_of(array: Array) -> TensorData | None:
+    if array.dtype.name not in DTYPES:
         return None
     return TensorData(array.tobytes(), array.dtype.name, array.shape)
 
@@ -73,8 +90,8 @@ def _values(tensor: Tensor) -> Array | None:
     """The values in the host's memory; None while there are none. Asking for these would make them."""
     if getattr(tensor, "has_init", False):
         return None
-    if _name(tensor.dtype) in _WIDENED:
-        tensor = _to(tensor, mindspore.float32)
+    if name_of(tensor.dtype) in _WIDENED:
+        tensor = _cast(tensor, mindspore.float32)
     array: Array = _asnumpy(tensor)
     return array
 
@@ -94,4 +111,4 @@ def _bytes(array: Array) -> memoryview:
 
 def describe_other(value: Any) -> Leaf | None:
     """A value that only MindSpore knows."""
-    return Leaf("mindspore.dtype", _name(value)) if isinstance(value, _Type) else None
+    return Leaf("mindspore.dtype", name_of(value)) if isinstance(value, _Type) else None

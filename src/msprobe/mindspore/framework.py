@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import mindspore
+from mindspore import _c_expression
+from mindspore._c_expression import TensorPy
+from mindspore.common.hook_handle import _TensorHookHandle
 
 
 def _graph_api() -> Any:
@@ -20,10 +25,38 @@ api = _graph_api()
 executor: Any = api._pynative_executor
 no_grad: Any = api._no_grad
 
+LEAF = 2**64 - 1  # the sequence number of a node that no operator made
+SHOWS_NODES = hasattr(TensorPy, "_grad_node")  # of the graph of backward; since 2.7.1
+
+# Waits for all calls that were made: what failed among them is raised here, as an error of training. Without
+# this the values of any tensor raise it, once. Early releases have only sync(), which clears the graph then.
+raise_late_errors: Callable[[], None] = getattr(_c_expression, "_wait_pipeline", executor.sync)
+
 
 def grad_node(tensor: mindspore.Tensor) -> Any:
-    """The node of backward that a tensor hangs on; None without one, and in releases that show none."""
+    """The node of backward that a tensor hangs on; None without one."""
     return getattr(tensor, "_grad_node", None)
+
+
+def node_key(node: Any) -> Hashable:
+    """What tells a node from all others as long as it is held; early releases number only operators."""
+    if hasattr(node, "_unique_id"):
+        key: Hashable = node._unique_id()
+        return key
+    number: int = node._sequence_nr()
+    return node.name() if number == LEAF else number
+
+
+def hook_gradient(tensor: mindspore.Tensor, hook: Callable[[Any], None]) -> Any:
+    """The handle of a hook for the gradient of a tensor; MSAdapter's own register_hook() does not work."""
+    handle = _TensorHookHandle(tensor)
+    handle.id = TensorPy.register_hook(tensor, hook)
+    return handle
+
+
+def release() -> tuple[int, ...]:
+    """The version as numbers: as text, 2.10 would come before 2.7."""
+    return tuple(int(number) for number in re.findall("[0-9]+", mindspore.__version__)[:3])
 
 
 def is_graph_mode() -> bool:

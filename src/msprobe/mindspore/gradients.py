@@ -9,16 +9,23 @@ and cut off whoever changes the input in place.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from mindspore import Tensor, ops
 
 from msprobe.adapter import GradientSink, Undo
 from msprobe.mindspore.describe import is_differentiable
-from msprobe.mindspore.framework import executor, grad_node, no_grad
+from msprobe.mindspore.framework import (
+    LEAF,
+    executor,
+    grad_node,
+    hook_gradient,
+    no_grad,
+    node_key,
+    raise_late_errors,
+)
 
-_LEAF = 2**64 - 1  # the sequence number of what no operator made
 _MOST_NODES = 200_000
 
 _add = ops.add  # as it is while nobody watches who calls it
@@ -43,18 +50,18 @@ class Begun:
         self.newest = newest  # of all nodes made before the call, as far as they were seen
         self.count = len(inputs)
         self._nodes: list[Any] = []  # held, so that a number stays the number of its node
-        self._inputs: dict[int, list[_Input]] = {}  # by the node
+        self._inputs: dict[Hashable, list[_Input]] = {}  # by the node
         places: dict[int, list[int]] = {}
         for place, tensor in enumerate(inputs):
             places.setdefault(id(tensor), []).append(place)
-        by_node: dict[int, list[Tensor]] = {}
+        by_node: dict[Hashable, list[Tensor]] = {}
         for found in places.values():
             tensor = inputs[found[0]]
             node = grad_node(tensor)
             if node is not None:
                 self._nodes.append(node)
                 self.newest = max(self.newest, _age(node))
-                by_node.setdefault(node._unique_id(), []).append(tensor)
+                by_node.setdefault(node_key(node), []).append(tensor)
         for number, tensors in by_node.items():
             self._inputs[number] = [
                 _Input(
@@ -67,7 +74,7 @@ class Begun:
 
     def find(self, node: Any, number: int) -> _Input | None:
         """The input that an edge to this output of a node leads to."""
-        for found in self._inputs.get(node._unique_id(), ()):
+        for found in self._inputs.get(node_key(node), ()):
             if found.number is None or found.number == number:
                 return found
         return None
@@ -75,12 +82,12 @@ class Begun:
     def made(self, node: Any) -> bool:
         """Whether the call made this node."""
         number = node._sequence_nr()
-        return bool(self.newest < number < _LEAF)
+        return bool(self.newest < number < LEAF)
 
 
 def _age(node: Any) -> int:
     number: int = node._sequence_nr()
-    return -1 if number == _LEAF else number
+    return -1 if number == LEAF else number
 
 
 def _output_number(tensor: Tensor) -> int | None:
@@ -109,7 +116,7 @@ class _Border:
 def _borders(begun: Begun, tops: Sequence[Any]) -> list[_Border]:
     """All nodes of the call with an edge to one of its inputs, from its outputs down."""
     found = []
-    seen = {node._unique_id(): node for node in tops}
+    seen = {node_key(node): node for node in tops}
     waiting = list(seen.values())
     while waiting and len(seen) < _MOST_NODES:
         border = _Border(waiting.pop())
@@ -119,8 +126,8 @@ def _borders(begun: Begun, tops: Sequence[Any]) -> list[_Border]:
             leads_to = begun.find(node, number)
             if leads_to is not None:
                 border.ways.append((edge, leads_to))
-            elif begun.made(node) and node._unique_id() not in seen:
-                seen[node._unique_id()] = node
+            elif begun.made(node) and node_key(node) not in seen:
+                seen[node_key(node)] = node
                 waiting.append(node)
         if border.ways:
             found.append(border)
@@ -144,7 +151,7 @@ class Tap:
             node = grad_node(tensor) if is_differentiable(tensor) else None
             if node is not None and begun.made(node):
                 tops.append(node)
-                tensor.register_hook(self._told(index))
+                hook_gradient(tensor, self._told(index))
         borders = _borders(begun, tops) if tops else []
         for border in borders:
             for _, leads_to in border.ways:
@@ -156,6 +163,7 @@ class Tap:
 
     def _told(self, index: int) -> Callable[[Tensor], None]:
         def hook(gradient: Tensor) -> None:
+            raise_late_errors()
             self._begin()
             self._sink.of_output(index, gradient)
 
@@ -163,6 +171,7 @@ class Tap:
 
     def _hook(self, ways: Sequence[tuple[int, _Input]]) -> Callable[[Any, Any], None]:
         def hook(of_inputs: Sequence[Tensor | None], _of_outputs: Any) -> None:
+            raise_late_errors()
             self._begin()
             for further, (edge, leads_to) in enumerate(ways):
                 place, times, _ = leads_to
@@ -245,16 +254,18 @@ class Gradients:
 
     def of_leaf(self, tensor: Tensor, callback: Callable[[Any], None]) -> Undo | None:
         """Call back once with the total gradient of a tensor."""
-        if not is_differentiable(tensor) or not getattr(tensor, "requires_grad", True):
+        info = getattr(tensor, "param_info", None)  # of parameters; other tensors need not say they want one
+        if not is_differentiable(tensor) or not (info is None or info.requires_grad):
             return None
         fired: list[bool] = []
 
         def hook(gradient: Any) -> None:
+            raise_late_errors()
             if not fired:
                 fired.append(True)
                 callback(gradient)
 
-        handle = tensor.register_hook(hook)
+        handle = hook_gradient(tensor, hook)
 
         def undo() -> None:
             """MindSpore does not survive that a hook is removed while it runs."""

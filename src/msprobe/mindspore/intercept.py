@@ -21,8 +21,10 @@ _Install = Callable[[], Undo]
 class Interception:
     """What is installed while calls are seen."""
 
-    def __init__(self, around: Around, installs: Sequence[_Install]) -> None:
+    def __init__(self, around: Around, installs: Sequence[_Install], kind: type = nn.Cell) -> None:
+        """`kind`: what models are made of."""
         self._around = around
+        self._kinds = (nn.Cell, kind)
         self._installs = installs
         self._lock = threading.RLock()
         self._undo: Undo | None = None
@@ -59,7 +61,7 @@ class Interception:
                     with self._stepping_aside():
                         return call(compiled, *args, **kwargs)
 
-                cell = args[0] if args and isinstance(args[0], nn.Cell) else None
+                cell = args[0] if args and isinstance(args[0], self._kinds) else None
                 name = compiled.fn.__name__ if cell is None else type(cell).__name__
                 return self._around(Api("Jit", name), run, args, kwargs)
 

@@ -37,6 +37,7 @@ class TorchAdapter:
     framework = "pytorch"
     module_prefix = "Module"
     file_suffix = ".pt"
+    marks_recompute = True
     hidden_files = (_file_of(torch.overrides.handle_torch_function),)
     frame_groups = MappingProxyType(
         {
@@ -64,6 +65,7 @@ class TorchAdapter:
         self.parameters = modules.parameters
         self.on_model_call = modules.on_model_call
         self.on_completion = self._transfers.expect
+        self.counted_rank = self.rank
 
     def describe(self, tensor: Tensor, want: Want) -> Leaf:
         leaf = self._described.leaf(tensor, want)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from msprobe.adapter import Undo
-from msprobe.capture.patch import replace
+from msprobe.capture.patch import Shared, replace
 from msprobe.log import logger
-from msprobe.pytorch.exchange import Exchange, Exchanges, Shared
+from msprobe.pytorch.exchange import Exchange, Exchanges
 
 _FRAMES = "torch._dynamo.eval_frame"
 # torch calls the first of these that it has on the way into compiled code and on the way out.

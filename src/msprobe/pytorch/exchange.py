@@ -14,36 +14,13 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from msprobe.adapter import Undo
-from msprobe.capture.patch import replace, together
+from msprobe.capture.patch import replace
 
 _ACTIVE = "_msprobe_exchanges"  # on a function: its exchanges that are on, the last one runs
 _WRAPPED = "__wrapped__"  # inspect, and so torch.jit, reads source and signature through this
 _ABSENT = object()
 _CHANGING = threading.RLock()  # one for all, because several exchanges may change one function
 _Make = Callable[[Any], Any]  # of what stands somewhere, what shall stand there
-
-
-class Shared:
-    """What several threads may want installed at a time: done for the first, undone by the last."""
-
-    def __init__(self, *installs: Callable[[], Undo]) -> None:
-        self._installs = installs
-        self._lock = threading.Lock()
-        self._wanted = 0
-        self._undo: Undo | None = None
-
-    def on(self) -> Undo:
-        with self._lock:
-            self._undo = self._undo or together(*self._installs)
-            self._wanted += 1
-        return self._off
-
-    def _off(self) -> None:
-        with self._lock:
-            self._wanted -= 1
-            if not self._wanted and self._undo is not None:
-                self._undo()
-                self._undo = None
 
 
 class Replacement:

@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from msprobe.adapter import Api, Around, Undo
-from msprobe.capture.patch import just_call, together
+from msprobe.capture.patch import Shared, just_call, together
 from msprobe.pytorch.apis import Apis
 from msprobe.pytorch.compiled import CompiledCode
-from msprobe.pytorch.exchange import Exchange, Exchanges, Replacement, Shared, exchange
+from msprobe.pytorch.exchange import Exchange, Exchanges, Replacement, exchange
 from msprobe.pytorch.versions import SEEN_DOORS
 
 _data: Any = torch.Tensor.data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -13,12 +12,12 @@ from torch import nn
 
 from msprobe.adapter import ModuleWatch, Undo
 from msprobe.capture import models
-from msprobe.capture.patch import together
+from msprobe.capture.patch import Shared, together
 from msprobe.log import logger
 from msprobe.name import module_owner
 from msprobe.pytorch.checkpoint import watch_checkpoints
 from msprobe.pytorch.compiled import CompiledCode
-from msprobe.pytorch.exchange import Exchange, Exchanges, Shared
+from msprobe.pytorch.exchange import Exchange, Exchanges
 
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # by torch.jit.trace
 _SKIPPED_CLASSES = ("FullyShardedDataParallel",)
@@ -73,16 +72,7 @@ class ModuleCalls:
         compiled = [owner for owner, module in modules if _is_compiled(module)]
         if compiled or any(_is_compiled(root) for _, root in models_of(model)):
             _tell_compiled(", ".join(compiled) or "the model itself")
-        return together(self._sight.on, lambda: watch_checkpoints(watch, self._visible))
-
-    @contextmanager
-    def _visible(self) -> Iterator[None]:
-        """Sees modules for a while, also when it is installed no longer."""
-        undo = self._sight.on()
-        try:
-            yield
-        finally:
-            undo()
+        return together(self._sight.on, lambda: watch_checkpoints(watch, self._sight.held))
 
     def _seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
-from msprobe.analyse.comparison import Outcome, labelled
+from msprobe.analyse.comparison import DOUBTFUL, Outcome, labelled
 from msprobe.analyse.locate import Divergence, Evidence, overall
 
 _WORDS = {
@@ -17,6 +17,7 @@ _WORDS = {
     NOT_JUDGED: "not judged",
 }
 _MOST_FRAMES = 4
+_MOST_DOUBTFUL = 5
 
 
 def answer(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -95,3 +96,20 @@ def counts(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def _where(divergence: Divergence) -> str:
     label = labelled(divergence.step, divergence.rank)
     return f" ({label})" if label else ""
+
+
+def alignment(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """How many calls were paired without a mapping, and those pairs that should be looked at."""
+    found = [outcome.aligned for outcome in outcomes if outcome.aligned is not None]
+    if not found:
+        return
+    calls, paired = sum(each.calls for each in found), sum(each.paired for each in found)
+    doubtful = sorted((pair for each in found for pair in each.doubtful), key=lambda pair: pair.certainty)
+    yield (
+        f"aligned without a mapping: {paired} of the target's {calls} calls, {len(doubtful)} of them with "
+        f"less than {100 * DOUBTFUL:.0f} % confidence; --save_mapping FILE writes the pairs"
+    )
+    for target, golden, (share, why) in doubtful[:_MOST_DOUBTFUL]:
+        yield f"  {100 * share:.0f} % sure: {target} with {golden}: {why}"
+    if len(doubtful) > _MOST_DOUBTFUL:
+        yield f"  and {len(doubtful) - _MOST_DOUBTFUL} more"

@@ -9,7 +9,7 @@ from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.judge import UNMATCHED
 from msprobe.analyse.locate import Divergence
 from msprobe.record import Recording
-from msprobe.report.answer import evidence, headline
+from msprobe.report.answer import alignment, evidence, headline
 from msprobe.report.page_rows import LEVELS, frames_of
 
 _MOST_ORIGINS = 6
@@ -36,7 +36,12 @@ def answer_section(comparison: Comparison, outcome: Outcome, next_config: str) -
     kind = "fine" if outcome.judged else "unknown"
     if divergence is not None:
         kind = "culprit" if located.culprit is not None else "grown"
-    lines = [*_divergence(divergence, comparison.target), *_more(comparison), *_next(next_config)]
+    lines = [
+        *_divergence(divergence, comparison.target),
+        *_more(comparison),
+        *_alignment(outcome),
+        *_next(next_config),
+    ]
     return (
         f'<section class="answer" data-kind="{kind}" aria-labelledby="headline"><div class="words">'
         f'<p class="kicker">{_KICKER[kind]}</p>{_headline(outcome)}{"".join(lines)}</div>'
@@ -103,6 +108,14 @@ def _more(comparison: Comparison) -> Iterator[str]:
     if producer is not None and not (located.culprit and producer.row == located.culprit.row):
         link = _jump(producer.row, escape(producer.place.name))
         yield f'<p class="aside">NaN first appears in {link}, whose inputs are finite.</p>'
+
+
+def _alignment(outcome: Outcome) -> Iterator[str]:
+    """How calls of two frameworks were paired; each row tells how sure that is."""
+    lines = [escape(line.strip()) for line in alignment([outcome])]
+    if lines:
+        first = lines[0][0].upper() + lines[0][1:]
+        yield f'<p class="aside">{"<br>".join([first, *lines[1:]])}.</p>'
 
 
 def _next(config: str) -> Iterator[str]:

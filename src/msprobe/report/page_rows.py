@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME, in_order
 from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.judge import Finding
-from msprobe.analyse.match import Place
+from msprobe.analyse.match import Pair, Place
 from msprobe.analyse.measure import StatisticsErrors, TensorErrors
 from msprobe.kernels import Statistics
 from msprobe.name import FORWARD
@@ -71,6 +71,7 @@ def page_rows(comparison: Comparison) -> PageRows:
         "result": next(number for number, column in enumerate(shown) if column["header"] in _RESULTS),
         "target": _side([pair.target for pair in pairs], findings, _described("NPU", fills), numbers),
         "golden": _side([pair.golden for pair in pairs], findings, _described("Bench", fills), numbers),
+        "alignment": _alignment(pairs, numbers),
         "renamed": {
             row: theirs.name
             for row, (ours, theirs, *_) in enumerate(pairs)
@@ -78,6 +79,17 @@ def page_rows(comparison: Comparison) -> PageRows:
         },
     }
     return PageRows(facts, numbers.packed())
+
+
+def _alignment(pairs: Sequence[Pair], numbers: Numbers) -> dict[str, Any] | None:
+    """How sure each pair is that was found without a mapping; None if there is none."""
+    if not any(pair.certainty for pair in pairs):
+        return None
+    sure = [pair.certainty for pair in pairs]
+    return {
+        "share": numbers.add([None if each is None else each.share for each in sure]),
+        "why": _words(["" if each is None else each.why for each in sure]),
+    }
 
 
 # ---- calls ----

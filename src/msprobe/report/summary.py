@@ -10,7 +10,7 @@ from xml.sax.saxutils import quoteattr
 
 from msprobe import __version__
 from msprobe.analyse.assess import LEVELS
-from msprobe.analyse.comparison import Case, Outcome
+from msprobe.analyse.comparison import Aligned, Case, Outcome
 from msprobe.analyse.locate import Divergence, overall
 from msprobe.report.table import SURROGATE
 
@@ -51,7 +51,20 @@ def _recording(outcome: Outcome) -> dict[str, Any]:
         "first_divergence": described(outcome.located.first),
         "culprit": described(outcome.located.culprit),
         "nan_producer": described(outcome.located.not_finite),
+        "alignment": _alignment(outcome.aligned),
     }
+
+
+def _alignment(aligned: Aligned | None) -> dict[str, Any] | None:
+    """Which calls were paired without a mapping, and how sure each pair is."""
+    if aligned is None:
+        return None
+    pairs = [
+        {"target": target, "golden": golden, "confidence": share, "reason": why}
+        for target, golden, (share, why) in aligned.pairs
+    ]
+    counts = {"calls": aligned.calls, "paired": aligned.paired, "doubtful": len(aligned.doubtful)}
+    return {**counts, "pairs": pairs}
 
 
 def _counts(outcome: Outcome) -> dict[str, int]:

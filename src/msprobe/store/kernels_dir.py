@@ -7,15 +7,19 @@ dump/output/20230131172437/1/0/Add.Add.45.0.1675157077183551
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from msprobe.errors import RecordingError
 from msprobe.store.layout import open_regular
+from msprobe.store.tensor_file import StoredTensor, read
 
 _FILE = re.compile(r"([^./]+)\.([^/]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)")
 _TIME = re.compile(r"[0-9]{14}")
@@ -81,12 +85,20 @@ def _is_number(text: str) -> bool:
 #     {op_type}.{op_name}.{task}.{stream}.{timestamp}.{input|output}.{slot}.{format}.{dtype}.npy
 #     statistic.csv  one line for each tensor, if statistics were recorded
 #     mapping.csv    the names of files whose names would be too long
+#
+# {dump_path}/rank_{rank}/{time}/step_{step}/ holds the same, written by adump on Ascend; there a tensor that
+# .npy has no type for is a file of its bare numbers, without .npy at the end.
 
 STATISTICS_FILE = "statistic.csv"
-_NAMES_FILE = "mapping.csv"
+NAMES_FILE = "mapping.csv"
+STATISTICS_COLUMNS = (
+    *("Op Type", "Op Name", "Task ID", "Stream ID", "Timestamp", "IO", "Slot"),
+    *("Data Size", "Data Type", "Shape", "Max Value", "Min Value", "Avg Value", "L2Norm Value"),
+)
 _RANK = re.compile(r"rank_([0-9]{1,9})")
+_STEP = re.compile(r"step_([0-9]{1,9})")
 _TENSOR = re.compile(
-    r"([^./]+)\.([^/]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)\.(input|output)\.([0-9]+)\.([^./]+)\.([^./]+)\.npy"
+    r"([^./]+)\.([^/]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)\.(input|output)\.([0-9]+)\.([^./]+)\.([^./]+)(\.npy)?"
 )
 _MOST_LINES = 10_000_000
 
@@ -119,6 +131,10 @@ class KernelTensor(NamedTuple):
     slot: KernelSlot
     timestamp: int
     path: Path
+    op_type: str
+    stream: int
+    dtype: str  # as the name of the file has it
+    is_npy: bool  # else bare numbers
 
 
 class KernelStatistics(NamedTuple):
@@ -134,29 +150,74 @@ class KernelStatistics(NamedTuple):
 
 def kernel_folders(dump_path: Path) -> list[KernelFolder]:
     """Where the kernels of each rank, graph and step lie."""
-    found = []
-    for rank_folder in _folders(dump_path):
-        rank = _RANK.fullmatch(rank_folder.name)
-        for net in _folders(rank_folder) if rank is not None else ():
-            for graph in filter(_is_numbered, _folders(net)):
-                for step in filter(_is_numbered, _folders(graph)):
-                    number = int(rank[1]) if rank is not None else 0
-                    found.append(KernelFolder(number, int(step.name), net.name, int(graph.name), step))
-    return sorted(found)
+    ranks = ((_RANK.fullmatch(folder.name), folder) for folder in _folders(dump_path))
+    return sorted(
+        found
+        for rank, folder in ranks
+        if rank is not None
+        for net in _folders(folder)
+        for found in (*_of_graphs(int(rank[1]), net), *_of_adump(int(rank[1]), net))
+    )
+
+
+def step_folders(dump_path: Path, rank: int, net: str, steps: Iterable[int]) -> list[KernelFolder]:
+    """Where the kernels that one rank ran at these steps lie."""
+    place = dump_path / f"rank_{rank}" / net
+    graphs = list(filter(_is_numbered, _folders(place))) if place.is_dir() else []
+    found = ((step, graph, graph / str(step)) for step in steps for graph in graphs)
+    return [
+        KernelFolder(rank, step, net, int(graph.name), path) for step, graph, path in found if path.is_dir()
+    ]
+
+
+def _of_graphs(rank: int, net: Path) -> Iterator[KernelFolder]:
+    for graph in filter(_is_numbered, _folders(net)):
+        for step in filter(_is_numbered, _folders(graph)):
+            yield KernelFolder(rank, int(step.name), net.name, int(graph.name), step)
+
+
+def _of_adump(rank: int, time: Path) -> Iterator[KernelFolder]:
+    for folder in _folders(time) if _is_numbered(time) else ():
+        step = _STEP.fullmatch(folder.name)
+        if step is not None:  # the time differs from run to run, and is no part of what a kernel is called
+            yield KernelFolder(rank, int(step[1]), "", 0, folder)
 
 
 def kernel_tensors(folder: KernelFolder) -> list[KernelTensor]:
     """The tensors in a folder, in the order in which they were written."""
-    names = _long_names(folder.path / _NAMES_FILE)
+    names = _long_names(folder.path / NAMES_FILE)
     found = []
     with os.scandir(folder.path) as entries:
         for entry in entries:
             name = _TENSOR.fullmatch(names.get(entry.name, entry.name))
             if name is not None and entry.is_file(follow_symlinks=False):
-                _, op_name, task, _, timestamp, side, slot, _, _ = name.groups()
+                op_type, op_name, task, stream, timestamp, side, slot, _, dtype, npy = name.groups()
                 place = KernelSlot(folder.net, folder.graph, op_name, int(task), side, int(slot))
-                found.append(KernelTensor(place, int(timestamp), Path(entry.path)))
+                found.append(
+                    KernelTensor(
+                        place, int(timestamp), Path(entry.path), op_type, int(stream), dtype, bool(npy)
+                    )
+                )
     return sorted(found, key=lambda tensor: (tensor.timestamp, tensor.slot))
+
+
+def read_kernel_tensor(tensor: KernelTensor) -> StoredTensor:
+    """Its numbers. Bare ones have no shape; in .npy, which has no bfloat16, MindSpore calls it E2."""
+    if tensor.is_npy and tensor.dtype != "BFloat16":
+        return read(tensor.path)
+    if not tensor.is_npy and tensor.dtype != "BF16":
+        raise RecordingError(
+            f"The tensor file '{tensor.path}' holds bare {tensor.dtype} numbers, which cannot be read."
+        )
+    try:
+        with os.fdopen(open_regular(tensor.path), "rb") as stream:
+            content = stream.read()
+        if not tensor.is_npy:
+            return StoredTensor(np.frombuffer(content, "<u2"), "bfloat16")
+        array = np.load(io.BytesIO(content.replace(b"'<E2'", b"'<u2'", 1)), allow_pickle=False)
+    except (OSError, ValueError, EOFError) as problem:
+        raise RecordingError(f"The tensor file '{tensor.path}' cannot be read: {problem}.") from None
+    return StoredTensor(array, "bfloat16" if array.dtype == np.uint16 else array.dtype.name)
 
 
 def kernel_statistics(folder: KernelFolder) -> list[KernelStatistics]:
@@ -187,21 +248,22 @@ def _value(text: str | None) -> float | None:
 def _long_names(path: Path) -> dict[str, str]:
     """The name that a file would have, by the one that it has."""
     found = {}
-    for row in _csv_rows(path):
+    for row in csv_rows(path):
         whole = next((cell for cell in row if _TENSOR.fullmatch(cell)), None)
         for cell in row if whole is not None else ():
-            found[cell if cell.endswith(".npy") else f"{cell}.npy"] = whole or ""
+            found[cell] = found[f"{cell}.npy"] = whole or ""
     return found
 
 
 def _csv(path: Path) -> Iterator[dict[str, str]]:
-    rows = _csv_rows(path)
+    rows = csv_rows(path)
     header = next(rows, [])
     for row in rows:
         yield dict(zip(header, row, strict=False))
 
 
-def _csv_rows(path: Path) -> Iterator[list[str]]:
+def csv_rows(path: Path) -> Iterator[list[str]]:
+    """The lines of a file, header and all; none if there is no such file."""
     if not path.is_file():
         return
     with os.fdopen(open_regular(path), "r", newline="", encoding="utf-8-sig", errors="replace") as stream:

@@ -30,6 +30,7 @@ from msprobe.store.layout import (
 )
 
 _MOST_BYTES = 1 << 32
+_COMPUTES_WITH = {"mindtorch": "mindspore"}  # MSAdapter, whose names are those of torch
 
 
 class Source(NamedTuple):
@@ -81,9 +82,10 @@ def read_one(path: Path, *, stack: str | None = None) -> Recording:
 
 def must_be_of(recording: Recording, framework: str | None) -> None:
     """Whoever names a framework must mean this one; None: whoever does not."""
-    if framework not in (None, recording.header.framework):
+    recorded = recording.header.framework
+    if framework not in (None, recorded, _COMPUTES_WITH.get(recorded)):
         raise UsageError(
-            f"{recording.folder} was recorded with {recording.header.framework}, not with {framework}; leave "
+            f"{recording.folder} was recorded with {recorded}, not with {framework}; leave "
             "-f out, or name another folder."
         )
 

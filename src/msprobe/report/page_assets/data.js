@@ -64,6 +64,7 @@ function modelOf(facts, buffer) {
     level: (row) => facts.levels[facts.level[row]],
     error: numbersAt(buffer, facts.error),
     tolerance: numbersAt(buffer, facts.tolerance),
+    alignment: facts.alignment && alignmentOf(facts.alignment, buffer),
     nodeOf: (row) => facts.calls.node[callOf[row]],
     frames: (row) => facts.calls.stack.words[facts.calls.stack.codes[callOf[row]]],
     tree: facts.tree,
@@ -72,6 +73,11 @@ function modelOf(facts, buffer) {
     culprit: facts.culprit,
     first: facts.first,
   };
+}
+
+/** How sure each pair is that was found without a mapping. */
+function alignmentOf({ share, why }, buffer) {
+  return { share: numbersAt(buffer, share), why: wordsColumn("Alignment", why).cell };
 }
 
 /** Which call each row belongs to, and its place in the order of execution. */

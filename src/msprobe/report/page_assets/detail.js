@@ -7,6 +7,7 @@ function detailOf(model, row) {
   return [
     nameOf(model, row),
     verdictOf(model, row),
+    alignedOf(model, row),
     sidesOf(model, row),
     specifiedOf(model, row),
     filesOf(model, row),
@@ -53,6 +54,13 @@ function verdictOf(model, row) {
     make("p", { class: "verdict" }, badge(model.level(row)), reason ? ` ${reason}.` : null),
     factList(facts),
   );
+}
+
+/** How sure it is that the two calls belong together, where no mapping says so. */
+function alignedOf({ alignment }, row) {
+  if (!alignment || Number.isNaN(alignment.share[row])) return null;
+  const sure = `${Math.round(100 * alignment.share[row])} % sure: ${alignment.why(row)}.`;
+  return part("Alignment without a mapping", make("p", {}, sure));
 }
 
 function factList(facts) {

@@ -2,6 +2,7 @@
 
 const ROW_HEIGHT = 30; // as in the style
 const MOST_PRINTED = 300;
+const ALIGNMENT_HINT = "How sure it is that the two calls belong together, from 0 to 1";
 
 /** The columns in the order of the table: ours, then those of the specification, its result first. */
 function tableColumns(model) {
@@ -16,6 +17,7 @@ function tableColumns(model) {
     { ...verdict, width: 120, hint: "What became of the place" },
     measured("Error", model.error, "Relative; also the smallest tolerance that would have passed"),
     measured("Rounding", model.tolerance, "How large an error rounding explains here"),
+    ...(model.alignment ? [measured("Alignment", model.alignment.share, ALIGNMENT_HINT)] : []),
     ...[model.result, ...others].map((column) => ({ ...column, ...specified, width: widthOf(column) })),
   ];
 }

@@ -1,0 +1,302 @@
+"""Two models beside each other, from the top down: which calls of one are which of the other."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from msprobe.analyse.candidates import candidates, only_ones
+from msprobe.analyse.chain import heaviest
+from msprobe.analyse.compound import alike_compounds, maker, runs, wholes
+from msprobe.analyse.flow import Flow, Ways
+from msprobe.analyse.likeness import (
+    SAME_PARAMETERS,
+    Anchors,
+    Likeness,
+    Node,
+    agree,
+    alike_apis,
+    alike_modules,
+    apart,
+    dice,
+    modules_in,
+    same_weights,
+    shapes,
+)
+from msprobe.analyse.match import Certainty
+from msprobe.analyse.tree import all_in
+from msprobe.name import FORWARD
+
+_MOST_OPENED = 20_000  # pairs of calls on one level that are searched for a module around all others
+_MOST_ROUNDS = 10
+_BY_VALUES = Certainty(0.8, "they do the same, at another place, and all their values agree")
+_BY_PARAMETERS = Certainty(0.95, "they have the same parameters, at another place")
+_BY_WEIGHTS = Certainty(0.9, "they do the same with the same weights, at another place")
+_BY_WAY = Certainty(0.85, "they do the same with what came from calls that belong together")
+_BY_CONTENT = Certainty(0.85, "what is in them belongs together")
+
+
+class Found(NamedTuple):
+    """Two calls that belong together; of compounds one has parts, which do together what the other does."""
+
+    ours: Node
+    theirs: Node
+    certainty: Certainty
+
+
+class Walk:
+    """Goes down two trees at once."""
+
+    def __init__(self, ours: Sequence[Node], theirs: Sequence[Node]) -> None:
+        self.compounds: list[Found] = []
+        self._of_ours: dict[int, Found] = {}  # by the id of the node
+        self._of_theirs: dict[int, Found] = {}
+        self._ours, self._theirs = ours, theirs
+        golden = anchored(ours, theirs)
+        self._anchors = Anchors(golden, frozenset(golden.values()))
+        self._beside(ours, theirs)
+        self._elsewhere(self._have_same_parameters, _BY_PARAMETERS)
+        self._elsewhere(same_weights, _BY_WEIGHTS)
+        self._elsewhere(_have_same_values, _BY_VALUES)
+        self._compound()
+        self._follow_values()
+        self._around()
+
+    @property
+    def found(self) -> list[Found]:
+        return list(self._of_ours.values())
+
+    def _alike(self, ours: Node, theirs: Node) -> Likeness | None:
+        if ours.name.is_module != theirs.name.is_module:
+            return None
+        return alike_modules(ours, theirs, self._anchors) if ours.name.is_module else alike_apis(ours, theirs)
+
+    def _is_paired(self, call: Node) -> bool:
+        return id(call) in self._of_ours or id(call) in self._of_theirs
+
+    def _beside(self, ours: Sequence[Node], theirs: Sequence[Node]) -> None:
+        """Pair the calls of one level, then those in each pair, then what lies between them unpaired."""
+        ours, theirs = ([each for each in side if not self._is_paired(each)] for side in (ours, theirs))
+        if not ours or not theirs:
+            return
+        ours, theirs = _opened(ours, theirs), _opened(theirs, ours)
+        a = b = 0
+        for match in heaviest(candidates(ours, theirs, self._alike), len(theirs)):
+            self._between(ours[a : match.ours], theirs[b : match.theirs])
+            self._pair(ours[match.ours], theirs[match.theirs], match.likeness.certainty)
+            a, b = match.ours + 1, match.theirs + 1
+        self._between(ours[a:], theirs[b:])
+
+    def _pair(self, ours: Node, theirs: Node, certainty: Certainty) -> None:
+        self._note(Found(ours, theirs, certainty))
+        self._beside(ours.children, theirs.children)
+
+    def _note(self, found: Found) -> None:
+        self._of_ours[id(found.ours)] = self._of_theirs[id(found.theirs)] = found
+
+    def _between(self, ours: Sequence[Node], theirs: Sequence[Node]) -> None:
+        """One side may have a module around what the other calls directly: the outermost ones are opened."""
+        height = max((each.height for each in (*ours, *theirs)), default=0)
+        if ours and theirs and height:
+            self._beside(_open(ours, height), _open(theirs, height))
+
+    def _left(self, side: Sequence[Node]) -> list[Node]:
+        return [each for each in all_in(side) if not self._is_paired(each)]
+
+    def _elsewhere(self, surely: Callable[[Node, Node], bool], certainty: Certainty) -> None:
+        """What is left because the other run calls it in another order, or in another module."""
+        for a, b in only_ones(self._left(self._ours), self._left(self._theirs), surely):
+            if not self._is_paired(a) and not self._is_paired(b):
+                self._pair(a, b, certainty)
+
+    def _have_same_parameters(self, ours: Node, theirs: Node) -> bool:
+        return ours.name.is_module and self._anchors.golden.get(ours.name.owner) == theirs.name.owner
+
+    # ---- several calls against one ----
+
+    def _compound(self) -> None:
+        """What one side does in several calls and the other in one; by their weights, if any are the same."""
+        for surely in (True, False):
+            while self._compound_in_order(surely):
+                pass  # what is left was called in another order
+            if self.compounds:
+                return
+
+    def _compound_in_order(self, surely: bool) -> bool:
+        taken = {id(part) for found in self.compounds for call in found[:2] for part in call.whole}
+        left, right = (
+            [call for call in self._left(side) if _is_forward_api(call) and id(call) not in taken]
+            for side in (self._ours, self._theirs)
+        )
+        modules = _modules(self.found)
+        before = len(self.compounds)
+
+        def alike(a: Node, b: Node) -> Likeness | None:
+            return alike_compounds(a, b, surely=surely) if modules.may_hold(a, b) else None
+
+        for here, there in ((runs(left), wholes(right)), (wholes(left), runs(right))):
+            for match in heaviest(candidates(here, there, alike), len(there)):
+                a, b = here[match.ours], there[match.theirs]
+                calls = {id(part) for call in (a, b) for part in call.whole}
+                if not taken & calls:
+                    taken |= calls
+                    self.compounds.append(Found(a, b, match.likeness.certainty))
+        return len(self.compounds) > before
+
+    # ---- what follows from the pairs ----
+
+    def _follow_values(self) -> None:
+        """A call that uses what another one made belongs to the call that uses what that one's partner made.
+
+        So calls on tensors of one shape are told apart also after the two runs have parted.
+        """
+        ways = Ways(Flow(self._ours), Flow(self._theirs))
+        for found in (*self.found, *self.compounds):
+            ways.lead(maker(found.ours), maker(found.theirs))
+        parts = {id(part) for found in self.compounds for call in found[:2] for part in call.whole}
+        for _ in range(_MOST_ROUNDS):
+            changed = [self._follow(call, ways, parts) for call in ways.calls if _is_told_by_inputs(call)]
+            if not any(changed):
+                return
+
+    def _follow(self, call: Node, ways: Ways, parts: set[int]) -> bool:
+        """Whether a call gets another partner, or one at all."""
+        now = self._of_ours.get(id(call))
+        if id(call) in parts or (
+            now is not None and (same_weights(call, now.theirs) or ways.support(call, now.theirs) is not None)
+        ):
+            return False
+        likely = {
+            id(other): (ways.support(call, other) or 0, other)
+            for other in ways.followers(call)
+            if id(other) not in parts and _is_told_by_inputs(other) and self._alike(call, other) is not None
+        }
+        most = max((count for count, _ in likely.values()), default=0)
+        best = [other for count, other in likely.values() if count == most and most]
+        if len(best) == 1:
+            for before in (now, self._of_theirs.get(id(best[0]))):
+                if before is not None:
+                    self._forget(before, ways)
+            self._note(Found(call, best[0], _BY_WAY))
+            ways.lead(call, best[0])
+            return True
+        if now is not None:
+            self._forget(now, ways)
+        return now is not None
+
+    def _forget(self, found: Found, ways: Ways) -> None:
+        del self._of_ours[id(found.ours)], self._of_theirs[id(found.theirs)]
+        ways.forget(found.ours)
+
+    def _around(self) -> None:
+        """Modules that are left belong together if all that is paired in one is in the other."""
+        outside = {id(child): each for each in all_in(self._theirs) for child in each.children}
+        for module in reversed(self._left(self._ours)):
+            found = [self._of_ours[id(child)] for child in module.children if id(child) in self._of_ours]
+            holders = {id(outside.get(id(each.theirs))): outside.get(id(each.theirs)) for each in found}
+            holder = next(iter(holders.values()), None)
+            if holder is None or len(holders) > 1 or self._is_paired(holder):
+                continue
+            if self._alike(module, holder) is not None:
+                self._pair(module, holder, _BY_CONTENT)
+
+
+def _is_told_by_inputs(call: Node) -> bool:
+    """Not by what is in it, or by its parameters."""
+    return bool(call.inputs) and not call.children and not call.parameters
+
+
+def _is_forward_api(call: Node) -> bool:
+    return not call.name.is_module and call.name.direction == FORWARD
+
+
+def _have_same_values(ours: Node, theirs: Node) -> bool:
+    same_shapes = ours.input_shapes == theirs.input_shapes
+    return same_shapes and agree(ours.inputs, theirs.inputs) and agree(ours.outputs, theirs.outputs)
+
+
+class _Modules(NamedTuple):
+    """The modules that belong together, by the names of their calls."""
+
+    golden: Mapping[str, str]
+    known: frozenset[str]
+
+    def may_hold(self, ours: Node, theirs: Node) -> bool:
+        """Not if the module around one of two calls belongs to another one than that around the other."""
+        here, there = ours.record.parent or "", theirs.record.parent or ""
+        return self.golden.get(here, there if there not in self.known else None) == there
+
+
+def _modules(found: Sequence[Found]) -> _Modules:
+    golden = {str(ours.name): str(theirs.name) for ours, theirs, _ in found if ours.name.is_module}
+    return _Modules(golden, frozenset(golden.values()))
+
+
+def _opened(ours: Sequence[Node], theirs: Sequence[Node]) -> list[Node]:
+    """A module that is around all that the other side has on this level gives way to what is in it."""
+    found: list[Node] = []
+    if len(ours) * len(theirs) > _MOST_OPENED:
+        return list(ours)
+    whole: Counter[str] = Counter()
+    for each in theirs:
+        whole.update(modules_in(each))
+    for each in ours:
+        best = max((dice(each.inside, other.inside) for other in theirs), default=0.0)
+        if each.has_modules and dice(each.inside, whole) > best + 0.05:
+            found += _opened(each.children, theirs)
+        else:
+            found.append(each)
+    return found
+
+
+def _open(nodes: Sequence[Node], height: int) -> list[Node]:
+    found: list[Node] = []
+    for each in nodes:
+        found += each.children if each.height == height else [each]
+    return found
+
+
+# ---- modules with the same parameters ----
+
+
+def anchored(ours: Sequence[Node], theirs: Sequence[Node]) -> dict[str, str]:
+    """The modules of both sides that have the same parameters, which no others have."""
+    here, there = _by_shapes(ours), _by_shapes(theirs)
+    found: dict[str, str] = {}
+    for kind, modules in here.items():
+        others = sorted(there.get(kind, ()), key=_norm)
+        norms = [_norm(other) for other in others]
+        likely: dict[str, list[str]] = {}
+        for module in modules:
+            norm = _norm(module)
+            first = bisect.bisect_left(norms, norm * (1 - 2 * SAME_PARAMETERS))
+            last = bisect.bisect_right(norms, norm * (1 + 2 * SAME_PARAMETERS))
+            same = [other.name.owner for other in others[first:last] if _same_parameters(module, other)]
+            likely[module.name.owner] = same
+        taken = Counter(owner for owners in likely.values() for owner in owners)
+        found.update((a, b[0]) for a, b in likely.items() if len(b) == 1 and taken[b[0]] == 1)
+    return found
+
+
+def _by_shapes(nodes: Sequence[Node]) -> dict[tuple[str, ...], list[Node]]:
+    found: dict[tuple[str, ...], list[Node]] = defaultdict(list)
+    seen: set[str] = set()
+    for each in all_in(nodes):
+        if each.parameters and each.name.owner not in seen:
+            seen.add(each.name.owner)
+            named = (f"{slot} {shapes([place])}" for slot, place in each.parameters.items())
+            found[tuple(sorted(named))].append(each)
+    return found
+
+
+def _norm(found: Node) -> float:
+    norms = [getattr(place.leaf.stats, "norm", None) for place in found.parameters.values() if place.leaf]
+    return sum(norm for norm in norms if isinstance(norm, (int, float)) and norm == norm)
+
+
+def _same_parameters(ours: Node, theirs: Node) -> bool:
+    errors = [apart(place, theirs.parameters[slot]) for slot, place in ours.parameters.items()]
+    known = [error for error in errors if error is not None]
+    return bool(known) and all(error <= SAME_PARAMETERS for error in known)

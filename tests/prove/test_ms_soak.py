@@ -1,0 +1,29 @@
+"""Over many recorded steps of MindSpore training nothing grows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mindspore", reason="MindSpore is not installed here")
+sys.path.insert(0, str(Path(__file__).parent.parent / "ms"))
+from ms_case import Probe, probe
+from ms_nets import NETS
+from ms_soak import follow
+
+__all__ = ["probe"]
+
+
+STEPS, LOOK_EVERY = 200, 50
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", ["golden", "nested", "recompute"])
+@pytest.mark.parametrize(("level", "task"), [("mix", "statistics"), ("L1", "tensor")])
+def test_nothing_grows_over_150_steps(level: str, task: str, name: str, probe: Probe) -> None:
+    alone = follow(NETS[name], STEPS, LOOK_EVERY)
+    recorded = follow(NETS[name], STEPS, LOOK_EVERY, probe, level=level, task=task)
+    assert recorded.new_tensors == alone.new_tensors
+    assert max(recorded.memory) - recorded.memory[0] < 5 << 20, recorded.memory
