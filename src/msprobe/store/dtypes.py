@@ -83,7 +83,7 @@ def as_float(array: Array, dtype: str) -> Array:
     """The values of half precision and smaller numbers as float32; other arrays come back as they are."""
     if dtype == "bfloat16":
         wide = array.astype(np.uint32)
-        wide <<= 16
+        wide <<= np.uint32(16)
         return wide.view(np.float32)
     if dtype == "float16":
         return array.astype(np.float32)
