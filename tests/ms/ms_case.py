@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
+from msprobe.log import logger
 from msprobe.mindspore import PrecisionDebugger
 from msprobe.mindspore.framework import executor
 
 Step = Callable[[Any], Any]
+
+logger()  # pytest catches what a logger tells that is there before the test
 
 
 class Net(nn.Cell):

@@ -36,6 +36,11 @@ class Looked(NamedTuple):
         """From one look to the next: MindSpore itself keeps some of each recomputed step."""
         return [later - earlier for earlier, later in itertools.pairwise(self.tensors)]
 
+    @property
+    def growth(self) -> int:
+        """Of the memory since the first look, in bytes."""
+        return max(self.memory) - self.memory[0]
+
 
 def follow(kind: Kind, steps: int, look_every: int, probe: Probe | None = None, **keys: Any) -> Looked:
     """Train a net, recorded if there is a probe, and look at what is held from time to time."""

@@ -16,14 +16,15 @@ from ms_soak import follow
 __all__ = ["probe"]
 
 
-STEPS, LOOK_EVERY = 200, 50
+STEPS, LOOK_EVERY = 160, 40
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("name", ["golden", "nested", "recompute"])
 @pytest.mark.parametrize(("level", "task"), [("mix", "statistics"), ("L1", "tensor")])
-def test_nothing_grows_over_150_steps(level: str, task: str, name: str, probe: Probe) -> None:
+def test_nothing_grows_over_120_steps(level: str, task: str, name: str, probe: Probe) -> None:
+    """More than without recording, that is: MindSpore itself keeps something of each recomputed step."""
     alone = follow(NETS[name], STEPS, LOOK_EVERY)
     recorded = follow(NETS[name], STEPS, LOOK_EVERY, probe, level=level, task=task)
     assert recorded.new_tensors == alone.new_tensors
-    assert max(recorded.memory) - recorded.memory[0] < 5 << 20, recorded.memory
+    assert recorded.growth < alone.growth + (5 << 20), (recorded.memory, alone.memory)

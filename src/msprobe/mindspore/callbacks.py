@@ -10,6 +10,8 @@ from mindspore.train import Callback
 from msprobe.capture.door import Door
 from msprobe.errors import UsageError
 from msprobe.log import logger
+from msprobe.mindspore.debugger import PrecisionDebugger
+from msprobe.mindspore.model_debugger import ModelDebugger
 
 
 class MsprobeStep(Callback):  # type: ignore[misc]  # MindSpore has no types
@@ -30,11 +32,23 @@ class MsprobeStep(Callback):  # type: ignore[misc]  # MindSpore has no types
 
 
 class MsprobeInitStep(Callback):  # type: ignore[misc]  # MindSpore has no types
-    """Lets kernel dumps count from the step at which training resumes."""
+    """Lets steps be counted from the one at which training resumes, in kernel dumps too."""
 
     def on_train_begin(self, run_context: Any) -> None:
+        first = run_context.original_args().cur_step_num
         begin_at = getattr(_c_expression, "_set_init_iter", None)
         if begin_at is None:
             logger().warning("this MindSpore cannot be told its first step; kernel dumps count from 0.")
         else:
-            begin_at(run_context.original_args().cur_step_num)
+            begin_at(first)
+        if first:
+            _count_from(first)
+
+
+def _count_from(first: int) -> None:
+    try:
+        debugger = PrecisionDebugger.the.get()
+        if isinstance(debugger, ModelDebugger):  # the others are told by MindSpore
+            debugger.set_init_step(first)
+    except UsageError as error:
+        logger().warning("steps are not counted from %d on: %s", first, error)

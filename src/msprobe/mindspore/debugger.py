@@ -40,7 +40,7 @@ class PrecisionDebugger(Door):
 
             return KernelDebugger(config, scene)
         if scene is Scene.MINDSPORE_STATIC:
-            from msprobe.mindspore.graph_debugger import open_graph
+            from msprobe.mindspore.graph_debugger import GraphDebugger
 
-            return open_graph(config)
+            return GraphDebugger(config)
         return DynamicDebugger(config, msadapter.MSAdapter() if scene is Scene.MSADAPTER else None)

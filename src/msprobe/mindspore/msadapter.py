@@ -14,9 +14,7 @@ from msprobe.mindspore import msadapter_apis
 from msprobe.mindspore.adapter import MindSporeAdapter
 from msprobe.mindspore.cells import Kind
 
-_torch: Any = sys.modules.get(
-    "torch"
-)  # as it was when msprobe was imported: one that comes later is not meant
+_torch: Any = sys.modules.get("torch")  # when msprobe is imported: one that comes later is not meant
 
 
 def is_active() -> bool:
