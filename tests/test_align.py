@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -311,6 +312,198 @@ def test_an_extra_call_shifts_nothing() -> None:
         "Functional.exp.0.forward": "Torch.exp.0.forward",
         "Functional.exp.2.forward": "Torch.exp.1.forward",
     }
+
+
+def branches(framework: str, order: str, times: float, passes: int = 1) -> Recording:
+    """A net with two branches, each a product with its weight and what is made of it; `times`: its values."""
+    dense, exp = {
+        "mindspore": ("Functional.dense", "Mint.exp"),
+        "pytorch": ("Functional.linear", "Torch.exp"),
+    }[framework]
+    values = {name: (tensor(3.0 * n + 5, 4, 4), tensor(times * (n + 2), 2, 4)) for n, name in enumerate("ab")}
+    calls = []
+    for number, name in enumerate(order * passes):
+        weight, made = values[name]
+        calls.append(call(f"{dense}.{number}.forward", [X, weight], [made]))
+        after = made._replace(stats=Statistics(*(3 * x for x in made.stats[:4])))  # type: ignore[index]
+        calls.append(call(f"{exp}.{number}.forward", [made], [after]))
+    return recording(framework, *calls)
+
+
+@pytest.mark.parametrize("times", [1.0, 7.0])
+def test_branches_in_another_order_are_told_by_weights_and_by_what_they_use(times: float) -> None:
+    """Whether the values still agree, or are quite others on the other side."""
+    pairs = found(branches("mindspore", "ab", times), branches("pytorch", "ba", 1.0))
+    assert pairs == {
+        "Functional.dense.0.forward": "Functional.linear.1.forward",
+        "Functional.dense.1.forward": "Functional.linear.0.forward",
+        "Mint.exp.0.forward": "Torch.exp.1.forward",
+        "Mint.exp.1.forward": "Torch.exp.0.forward",
+    }
+
+
+@pytest.mark.parametrize("times", [1.0, 7.0])
+def test_a_net_that_runs_twice_on_the_same_data_is_paired_in_order(times: float) -> None:
+    pairs = found(branches("mindspore", "ab", times, passes=2), branches("pytorch", "ba", 1.0, passes=2))
+    assert pairs == {
+        f"{ours}.{n}.forward": f"{theirs}.{other}.forward"
+        for ours, theirs in (("Functional.dense", "Functional.linear"), ("Mint.exp", "Torch.exp"))
+        for n, other in ((0, 1), (1, 0), (2, 3), (3, 2))
+    }
+
+
+@pytest.mark.parametrize(("passes", "more"), [(2, 1), (1, 2)])
+def test_weights_pair_the_first_runs_of_a_net_that_runs_once_more_on_one_side(passes: int, more: int) -> None:
+    pairs = found(
+        branches("mindspore", "ab", 7.0, passes=passes), branches("pytorch", "ba", 1.0, passes=more)
+    )
+    assert {a: b for a, b in pairs.items() if "dense" in a} == {
+        "Functional.dense.0.forward": "Functional.linear.1.forward",
+        "Functional.dense.1.forward": "Functional.linear.0.forward",
+    }
+
+
+def nested(framework: str, order: str, times: float) -> Recording:
+    """Two blocks, each with a layer that has a weight and its product, that run twice on the same data."""
+    prefix, kind, api = {
+        "mindspore": ("Cell", "Dense", "Functional.dense"),
+        "pytorch": ("Module", "Linear", "Functional.linear"),
+    }[framework]
+    values = {name: (tensor(3.0 * n + 5, 4, 4), tensor(times * (n + 2), 2, 4)) for n, name in enumerate("ab")}
+    calls = []
+    for number, name in enumerate(order * 2):
+        (weight, made), time = values[name], number // 2
+        block, layer = f"{prefix}.{name}.Block.forward.{time}", f"{prefix}.{name}.fc.{kind}.forward.{time}"
+        calls.append(call(f"{api}.{number}.forward", [X, weight], [made], layer))
+        calls += [call(layer, [X], [made], block, weight=weight), call(block, [X], [made])]
+    return recording(framework, *calls)
+
+
+@pytest.mark.parametrize("times", [1.0, 7.0])
+def test_modules_that_run_twice_on_the_same_data_are_paired_in_order(times: float) -> None:
+    pairs = found(nested("mindspore", "ab", times), nested("pytorch", "ba", 1.0))
+    expected = {f"Functional.dense.{n}.forward": f"Functional.linear.{n ^ 1}.forward" for n in range(4)}
+    for name, time in ((name, time) for name in "ab" for time in (0, 1)):
+        expected[f"Cell.{name}.Block.forward.{time}"] = f"Module.{name}.Block.forward.{time}"
+        expected[f"Cell.{name}.fc.Dense.forward.{time}"] = f"Module.{name}.fc.Linear.forward.{time}"
+    assert pairs == expected
+
+
+def dense_run(
+    framework: str, *, shape: tuple[int, ...] = (2, 4), bias: bool = True, weight: float = 5.0
+) -> Recording:
+    """One Dense, as each framework does it; its values are those of the other run if `weight` is."""
+    w, b, y = tensor(weight, 4, 4), tensor(0.5, 4), tensor(weight + 1, *shape)
+    x = tensor(1.0, *shape)
+    if framework == "pytorch":
+        return recording(framework, call("Functional.linear.0.forward", [x, w, b] if bias else [x, w], [y]))
+    flat, product = (2 * math.prod(shape) // 8, 4), tensor(weight + 0.5, 2 * math.prod(shape) // 8, 4)
+    calls = [
+        call(
+            "Primitive.matmul.MatMul.0.forward",
+            [x._replace(shape=flat), w],
+            [product if bias else y._replace(shape=flat)],
+        )
+    ]
+    if bias:
+        calls.append(call("Primitive.bias_add.BiasAdd.0.forward", [product, b], [y._replace(shape=flat)]))
+    if len(shape) > 2:
+        calls.insert(0, call("Primitive.reshape.Reshape.0.forward", [x], [x._replace(shape=flat)]))
+        calls.append(call("Primitive.reshape.Reshape.1.forward", [y._replace(shape=flat)], [y]))
+    return recording(framework, *calls)
+
+
+LINEAR = "Functional.linear.0.forward"
+MATMUL, ADD = "Primitive.matmul.MatMul.0.forward", "Primitive.bias_add.BiasAdd.0.forward"
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (
+            {},
+            {
+                f"{MATMUL}.input.0": f"{LINEAR}.input.0",
+                f"{MATMUL}.input.1": f"{LINEAR}.input.1",
+                f"{ADD}.input.1": f"{LINEAR}.input.2",
+                f"{ADD}.output.0": f"{LINEAR}.output.0",
+            },
+        ),
+        (
+            {"bias": False},
+            {
+                f"{MATMUL}.input.0": f"{LINEAR}.input.0",
+                f"{MATMUL}.input.1": f"{LINEAR}.input.1",
+                f"{MATMUL}.output.0": f"{LINEAR}.output.0",
+            },
+        ),
+        (
+            {"shape": (2, 2, 4)},
+            {
+                "Primitive.reshape.Reshape.0.forward.input.0": f"{LINEAR}.input.0",
+                f"{MATMUL}.input.1": f"{LINEAR}.input.1",
+                f"{ADD}.input.1": f"{LINEAR}.input.2",
+                "Primitive.reshape.Reshape.1.forward.output.0": f"{LINEAR}.output.0",
+            },
+        ),
+    ],
+)
+def test_several_calls_are_paired_with_one_by_their_places(
+    keys: dict[str, Any], expected: dict[str, str]
+) -> None:
+    ours, theirs = dense_run("mindspore", **keys), dense_run("pytorch", **keys)
+    assert dict(align(ours, theirs).names) == expected
+    assert dict(align(theirs, ours).names) == {b: a for a, b in expected.items()}
+
+
+@pytest.mark.parametrize("module", ["Module.fc.Linear.forward.0", ""])
+def test_several_calls_lie_in_the_modules_that_belong_together(module: str) -> None:
+    """A Dense beside a module of PyTorch, or beside a plain call; and not beside a call of another module."""
+    ours = recording(
+        "mindspore", *(inside(record, "Cell.fc.Dense.forward.0") for record in calls_of("mindspore"))
+    )
+    w, b = tensor(5.0, 4, 4), tensor(0.5, 4)
+    around = [] if not module else [call(module, [tensor(1.0, 2, 4)], [tensor(6.0, 2, 4)], weight=w, bias=b)]
+    ours = with_module(
+        ours, call("Cell.fc.Dense.forward.0", [tensor(1.0, 2, 4)], [tensor(6.0, 2, 4)], weight=w, bias=b)
+    )
+    theirs = recording(
+        "pytorch", *(inside(record, module or None) for record in calls_of("pytorch")), *around
+    )
+    assert align(ours, theirs).names[f"{ADD}.output.0"] == f"{LINEAR}.output.0"
+
+
+def calls_of(framework: str) -> list[Record]:
+    return list(dense_run(framework).records.values())
+
+
+def inside(record: Record, module: str | None) -> Record:
+    return record._replace(parent=module)
+
+
+def with_module(run: Recording, module: Record) -> Recording:
+    return recording(run.header.framework, *run.records.values(), module)
+
+
+def test_several_calls_with_other_weights_are_less_sure() -> None:
+    rename = align(dense_run("mindspore", weight=9.0), dense_run("pytorch"))
+    assert {certainty.share for certainty in rename.sure.values()} == {0.8}
+    same = align(dense_run("mindspore"), dense_run("pytorch"))
+    assert {certainty.share for certainty in same.sure.values()} == {0.95}
+
+
+def test_several_calls_with_a_bias_are_not_one_without() -> None:
+    assert align(dense_run("mindspore"), dense_run("pytorch", bias=False)).names == {}
+
+
+def test_a_convolution_is_not_paired_with_one_that_adds_a_bias() -> None:
+    """Its result is another; only with the call that adds the bias they are the same."""
+    x, w, b, y = tensor(1.0, 1, 2, 4, 4), tensor(2.0, 2, 2, 3, 3), tensor(0.5, 2), tensor(3.0, 1, 2, 4, 4)
+    ours = recording("mindspore", call("Primitive.conv2d.Conv2D.0.forward", [x, w], [y]))
+    theirs = recording("pytorch", call("Functional.conv2d.0.forward", [x, w, b], [tensor(3.5, 1, 2, 4, 4)]))
+    assert align(ours, theirs).names == {}
+    without = recording("pytorch", call("Functional.conv2d.0.forward", [x, w], [y]))
+    assert found(ours, without) == {"Primitive.conv2d.Conv2D.0.forward": "Functional.conv2d.0.forward"}
 
 
 def test_a_layer_of_one_side_is_a_call_on_the_other() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from msprobe.analyse.likeness import Node, is_telling
 from msprobe.analyse.match import Place
 from msprobe.analyse.tree import all_in
 
-_MOST = 100  # calls that made the same values; of more nothing is known
+_MOST = 20  # calls that made, or use, the same values: the nearest
 
 
 class Flow:
@@ -18,7 +19,11 @@ class Flow:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.calls = list(all_in(nodes))
-        self._place = {id(call): number for number, call in enumerate(self.calls)}
+        self._begin = {id(call): number for number, call in enumerate(self.calls)}
+        self._end: dict[int, int] = {}  # the number of the first call that is not in it any more
+        for call in reversed(self.calls):
+            last = call.children[-1] if call.children else None
+            self._end[id(call)] = self._begin[id(call)] + 1 if last is None else self._end[id(last)]
         self._makers: dict[Any, list[Node]] = defaultdict(list)
         self._users: dict[Any, list[Node]] = defaultdict(list)
         for call in self.calls:
@@ -27,15 +32,26 @@ class Flow:
                     found[key].append(call)
 
     def makers(self, call: Node, place: Place) -> list[Node]:
-        """The calls that an input of a call may come from: of equal values all."""
-        number, found = self._place[id(call)], self._makers.get(_key(place), ())
-        return [each for each in found if self._place[id(each)] < number] if len(found) <= _MOST else []
+        """The calls that made the values of an input, the latest first."""
+        found = self._makers.get(_key(place), [])
+        end = self._first_after(self._begin[id(call)] - 1, found)
+        return found[max(end - _MOST, 0) : end][::-1]
 
     def users(self, call: Node) -> list[Node]:
         """The calls that what came out of one may go into."""
-        number = self._place[id(call)]
-        keys = dict.fromkeys(_key(place) for place in call.outputs)
-        return [each for key in keys for each in self._users.get(key, ()) if self._place[id(each)] > number]
+        found: list[Node] = []
+        for key in dict.fromkeys(map(_key, call.outputs)):
+            users = self._users.get(key, [])
+            start = self._first_after(self._begin[id(call)], users)
+            found += users[start : start + _MOST]
+        return found
+
+    def _first_after(self, number: int, calls: Sequence[Node]) -> int:
+        return bisect.bisect_right(calls, number, key=lambda call: self._begin[id(call)])
+
+    def ran_in(self, inner: Node, outer: Node) -> bool:
+        """Whether a call ran in another, or is it: then they made a value together."""
+        return self._begin[id(outer)] <= self._begin[id(inner)] < self._end[id(outer)]
 
 
 def _key(place: Place) -> Any:
@@ -63,8 +79,9 @@ class Ways:
     def support(self, ours: Node, theirs: Node) -> int | None:
         """How many inputs do; None if one surely does not."""
         makers = [self._theirs.makers(theirs, place) for place in theirs.inputs]
-        there = {id(maker) for found in makers for maker in found}
-        all_known = all(not found or any(id(maker) in self._taken for maker in found) for found in makers)
+        known = [_nearest(self._theirs, found, self._taken) for found in makers]
+        there = {id(maker) for found in known for maker in found}
+        all_known = all(found or not made for found, made in zip(known, makers, strict=True))
         count = 0
         for place in ours.inputs:
             here = {id(source) for source in self._sources(ours, place)}
@@ -76,10 +93,16 @@ class Ways:
 
     def _sources(self, call: Node, place: Place) -> list[Node]:
         """What the golden run has for the calls that an input comes from."""
-        makers = self._ours.makers(call, place)
-        return [self._golden[id(maker)] for maker in makers if id(maker) in self._golden]
+        found = _nearest(self._ours, self._ours.makers(call, place), self._golden)
+        return [self._golden[id(maker)] for maker in found]
 
     def followers(self, call: Node) -> Iterable[Node]:
         """The golden calls that use what belongs to the inputs of a call."""
         sources = [source for place in call.inputs for source in self._sources(call, place)]
         return {id(user): user for source in sources for user in self._theirs.users(source)}.values()
+
+
+def _nearest(flow: Flow, makers: Sequence[Node], known: Container[int]) -> list[Node]:
+    """Of the calls that made a value, the latest that is known, with the modules around it."""
+    found = [maker for maker in makers if id(maker) in known]
+    return [maker for maker in found if flow.ran_in(found[0], maker)]

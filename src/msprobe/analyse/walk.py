@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
+import functools
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from msprobe.analyse.candidates import candidates, only_ones
+from msprobe.analyse.candidates import candidates, in_order, kind, marks, only_ones
 from msprobe.analyse.chain import heaviest
 from msprobe.analyse.compound import alike_compounds, maker, runs, wholes
 from msprobe.analyse.flow import Flow, Ways
@@ -16,13 +18,11 @@ from msprobe.analyse.likeness import (
     Anchors,
     Likeness,
     Node,
-    agree,
     alike_apis,
     alike_modules,
     apart,
     dice,
     modules_in,
-    same_weights,
     shapes,
 )
 from msprobe.analyse.match import Certainty
@@ -36,6 +36,9 @@ _BY_PARAMETERS = Certainty(0.95, "they have the same parameters, at another plac
 _BY_WEIGHTS = Certainty(0.9, "they do the same with the same weights, at another place")
 _BY_WAY = Certainty(0.85, "they do the same with what came from calls that belong together")
 _BY_CONTENT = Certainty(0.85, "what is in them belongs together")
+
+
+_Pairs = Callable[[Sequence[Node], Sequence[Node]], Iterable[tuple[Node, Node]]]
 
 
 class Found(NamedTuple):
@@ -54,12 +57,18 @@ class Walk:
         self._of_ours: dict[int, Found] = {}  # by the id of the node
         self._of_theirs: dict[int, Found] = {}
         self._ours, self._theirs = ours, theirs
+        self._outside = {id(child): each for each in all_in((*ours, *theirs)) for child in each.children}
         golden = anchored(ours, theirs)
         self._anchors = Anchors(golden, frozenset(golden.values()))
+        self._marks = marks(list(all_in(ours)), list(all_in(theirs)), golden)
         self._beside(ours, theirs)
-        self._elsewhere(self._have_same_parameters, _BY_PARAMETERS)
-        self._elsewhere(same_weights, _BY_WEIGHTS)
-        self._elsewhere(_have_same_values, _BY_VALUES)
+        for told, certainty in (
+            (self._parameters_of, _BY_PARAMETERS),
+            (self._mark_of, _BY_WEIGHTS),
+            (self._weights_of, _BY_WEIGHTS),
+        ):
+            self._elsewhere(functools.partial(in_order, told=told), certainty)
+        self._elsewhere(only_ones, _BY_VALUES)
         self._compound()
         self._follow_values()
         self._around()
@@ -69,9 +78,16 @@ class Walk:
         return list(self._of_ours.values())
 
     def _alike(self, ours: Node, theirs: Node) -> Likeness | None:
-        if ours.name.is_module != theirs.name.is_module:
+        if ours.name.is_module != theirs.name.is_module or self._are_told_apart(ours, theirs):
             return None
         return alike_modules(ours, theirs, self._anchors) if ours.name.is_module else alike_apis(ours, theirs)
+
+    def _are_told_apart(self, ours: Node, theirs: Node) -> bool:
+        """Whether two calls have other weights, or the same at another time."""
+        here, there = self._marks.get(id(ours)), self._marks.get(id(theirs))
+        if here is not None and there is not None and here.weights == there.weights:
+            return here.again != there.again
+        return here is not there and not ours.name.is_module  # modules may have some in common
 
     def _is_paired(self, call: Node) -> bool:
         return id(call) in self._of_ours or id(call) in self._of_theirs
@@ -105,14 +121,26 @@ class Walk:
     def _left(self, side: Sequence[Node]) -> list[Node]:
         return [each for each in all_in(side) if not self._is_paired(each)]
 
-    def _elsewhere(self, surely: Callable[[Node, Node], bool], certainty: Certainty) -> None:
+    def _elsewhere(self, pairs: _Pairs, certainty: Certainty) -> None:
         """What is left because the other run calls it in another order, or in another module."""
-        for a, b in only_ones(self._left(self._ours), self._left(self._theirs), surely):
+        for a, b in pairs(self._left(self._ours), self._left(self._theirs)):
             if not self._is_paired(a) and not self._is_paired(b):
                 self._pair(a, b, certainty)
 
-    def _have_same_parameters(self, ours: Node, theirs: Node) -> bool:
-        return ours.name.is_module and self._anchors.golden.get(ours.name.owner) == theirs.name.owner
+    def _parameters_of(self, call: Node) -> Hashable:
+        """What a module does with which parameters of its own, if the other run has them too."""
+        mark = self._marks.get(id(call))
+        return (kind(call), mark.weights) if mark is not None and call.parameters else None
+
+    def _mark_of(self, call: Node) -> Hashable:
+        """What a call does with which weights, and at which time."""
+        mark = self._marks.get(id(call))
+        return (kind(call), mark) if mark is not None and not call.name.is_module else None
+
+    def _weights_of(self, call: Node) -> Hashable:
+        """The same at any time."""
+        mark = self._marks.get(id(call))
+        return (kind(call), mark.weights) if mark is not None and not call.name.is_module else None
 
     # ---- several calls against one ----
 
@@ -130,11 +158,10 @@ class Walk:
             [call for call in self._left(side) if _is_forward_api(call) and id(call) not in taken]
             for side in (self._ours, self._theirs)
         )
-        modules = _modules(self.found)
         before = len(self.compounds)
 
         def alike(a: Node, b: Node) -> Likeness | None:
-            return alike_compounds(a, b, surely=surely) if modules.may_hold(a, b) else None
+            return alike_compounds(a, b, surely=surely) if self._are_in_one_module(a, b) else None
 
         for here, there in ((runs(left), wholes(right)), (wholes(left), runs(right))):
             for match in heaviest(candidates(here, there, alike), len(there)):
@@ -144,6 +171,20 @@ class Walk:
                     taken |= calls
                     self.compounds.append(Found(a, b, match.likeness.certainty))
         return len(self.compounds) > before
+
+    def _are_in_one_module(self, ours: Node, theirs: Node) -> bool:
+        """Whether the nearest modules around two calls that belong to any belong to each other."""
+        here, there = (self._module_around(call) for call in (ours, theirs))
+        return here is there
+
+    def _module_around(self, call: Node) -> Found | None:
+        around: Node | None = call.whole[0]
+        while around is not None:
+            around = self._outside.get(id(around))
+            found = self._of_ours.get(id(around)) or self._of_theirs.get(id(around))
+            if found is not None:
+                return found
+        return None
 
     # ---- what follows from the pairs ----
 
@@ -164,9 +205,7 @@ class Walk:
     def _follow(self, call: Node, ways: Ways, parts: set[int]) -> bool:
         """Whether a call gets another partner, or one at all."""
         now = self._of_ours.get(id(call))
-        if id(call) in parts or (
-            now is not None and (same_weights(call, now.theirs) or ways.support(call, now.theirs) is not None)
-        ):
+        if id(call) in parts or (now is not None and self._support(now, ways) is not None):
             return False
         likely = {
             id(other): (ways.support(call, other) or 0, other)
@@ -175,16 +214,30 @@ class Walk:
         }
         most = max((count for count, _ in likely.values()), default=0)
         best = [other for count, other in likely.values() if count == most and most]
-        if len(best) == 1:
-            for before in (now, self._of_theirs.get(id(best[0]))):
-                if before is not None:
-                    self._forget(before, ways)
-            self._note(Found(call, best[0], _BY_WAY))
-            ways.lead(call, best[0])
-            return True
         if now is not None:
             self._forget(now, ways)
-        return now is not None
+        if len(best) != 1 or not self._is_free(best[0], most, ways):
+            return now is not None
+        self._note(Found(call, best[0], _BY_WAY))
+        ways.lead(call, best[0])
+        return True
+
+    def _is_free(self, theirs: Node, count: int, ways: Ways) -> bool:
+        """Whether a golden call has no partner, or one that has less for it, which is then given up."""
+        held = self._of_theirs.get(id(theirs))
+        if held is None:
+            return True
+        if (self._support(held, ways) or 0) >= count:
+            return False
+        self._forget(held, ways)
+        return True
+
+    def _support(self, found: Found, ways: Ways) -> float | None:
+        """How many inputs speak for a pair, the same weights more than all; None if one speaks against it."""
+        weights = self._weights_of(found.ours)
+        if weights is not None and weights == self._weights_of(found.theirs):
+            return math.inf
+        return ways.support(found.ours, found.theirs)
 
     def _forget(self, found: Found, ways: Ways) -> None:
         del self._of_ours[id(found.ours)], self._of_theirs[id(found.theirs)]
@@ -192,12 +245,11 @@ class Walk:
 
     def _around(self) -> None:
         """Modules that are left belong together if all that is paired in one is in the other."""
-        outside = {id(child): each for each in all_in(self._theirs) for child in each.children}
         for module in reversed(self._left(self._ours)):
             found = [self._of_ours[id(child)] for child in module.children if id(child) in self._of_ours]
-            holders = {id(outside.get(id(each.theirs))): outside.get(id(each.theirs)) for each in found}
-            holder = next(iter(holders.values()), None)
-            if holder is None or len(holders) > 1 or self._is_paired(holder):
+            holders = [self._outside.get(id(each.theirs)) for each in found]
+            holder = holders[0] if holders else None
+            if holder is None or any(each is not holder for each in holders) or self._is_paired(holder):
                 continue
             if self._alike(module, holder) is not None:
                 self._pair(module, holder, _BY_CONTENT)
@@ -210,28 +262,6 @@ def _is_told_by_inputs(call: Node) -> bool:
 
 def _is_forward_api(call: Node) -> bool:
     return not call.name.is_module and call.name.direction == FORWARD
-
-
-def _have_same_values(ours: Node, theirs: Node) -> bool:
-    same_shapes = ours.input_shapes == theirs.input_shapes
-    return same_shapes and agree(ours.inputs, theirs.inputs) and agree(ours.outputs, theirs.outputs)
-
-
-class _Modules(NamedTuple):
-    """The modules that belong together, by the names of their calls."""
-
-    golden: Mapping[str, str]
-    known: frozenset[str]
-
-    def may_hold(self, ours: Node, theirs: Node) -> bool:
-        """Not if the module around one of two calls belongs to another one than that around the other."""
-        here, there = ours.record.parent or "", theirs.record.parent or ""
-        return self.golden.get(here, there if there not in self.known else None) == there
-
-
-def _modules(found: Sequence[Found]) -> _Modules:
-    golden = {str(ours.name): str(theirs.name) for ours, theirs, _ in found if ours.name.is_module}
-    return _Modules(golden, frozenset(golden.values()))
 
 
 def _opened(ours: Sequence[Node], theirs: Sequence[Node]) -> list[Node]:
@@ -265,8 +295,8 @@ def anchored(ours: Sequence[Node], theirs: Sequence[Node]) -> dict[str, str]:
     """The modules of both sides that have the same parameters, which no others have."""
     here, there = _by_shapes(ours), _by_shapes(theirs)
     found: dict[str, str] = {}
-    for kind, modules in here.items():
-        others = sorted(there.get(kind, ()), key=_norm)
+    for slots, modules in here.items():
+        others = sorted(there.get(slots, ()), key=_norm)
         norms = [_norm(other) for other in others]
         likely: dict[str, list[str]] = {}
         for module in modules:
