@@ -18,7 +18,8 @@ TESTS :=
 BENCH :=
 
 PY  := .venv/bin/python
-PIP := -m pip install --quiet --disable-pip-version-check
+# Most of what is installed is never imported: Python compiles the rest when it is.
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 
 # An environment holds absolute paths, so the stamps name the place: a copied tree makes its own anew.
 PLACE     := $(shell pwd | cksum | cut -d ' ' -f 1)
@@ -30,14 +31,15 @@ MS_READY  := .venv-mindspore/.ready-$(PLACE)
 MSA_PY    := .venv-msadapter/bin/python
 MSA_MADE  := .venv-msadapter/.frameworks-$(MINDSPORE_OF_BOTH)-$(MINDNLP)-$(MSADAPTER)-$(PLACE)
 MSA_READY := .venv-msadapter/.ready-$(PLACE)
-INCUMBENT := $(INCUMBENTS:%=.venv-%/.ready-$(PLACE))
+INCUMBENT := $(INCUMBENTS:%=.venv-%/.ready-$(PLACE)) $(INCUMBENTS:%=.venv-%-mindspore/.ready-$(PLACE))
 
 BUILT_FROM := pyproject.toml $(wildcard setup.py) $(wildcard src/msprobe/*.[ch])
 TESTED     := pyproject.toml $(wildcard README.md examples/*.py) $(shell find src tests tools \
                 -path tests/golden -prune -o -regex '.*\.\(py\|c\|h\|js\|css\|html\|json\|yaml\|tsv\)' -print)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-torch test-mindspore test-msadapter lint format spec prove bench envs-incumbent clean
+.PHONY: help env envs demo test test-torch test-mindspore test-msadapter lint format spec bench clean
+.PHONY: prove prove-torch prove-mindspore envs-incumbent
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,25 +47,35 @@ help: ## this list
 demo: $(READY) ## train a small transformer twice, record both runs, name the call that differs
 	$(PY) examples/demo.py
 
-test: lint ## lint, types and all tests but the long ones; what CI runs
+# As many at once as there are cores; what each prints is shown when it has ended.
+AT_ONCE := --no-print-directory --jobs=$(shell nproc) --output-sync=target
+RUNS    := torch mindspore msadapter
+REPORTS := $(RUNS:%=build/spec/%.json)
+
+test: ## lint, types and all tests but the long ones; what CI runs
 ifneq ($(TESTS),)
-	$(PY) -m pytest -q $(TESTS)
-else
-	@rm -f build/spec.json
+	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test-torch
+else
+	@$(MAKE) --no-print-directory envs
+	@$(MAKE) $(AT_ONCE) --keep-going lint $(RUNS:%=test-%)
 endif
 
-SHOWN := --spec-report=build/spec.json --spec-append
+# The runs share the cores, so a thread of OpenMP that waits must not keep one busy.
+$(RUNS:%=test-%): export OMP_WAIT_POLICY := passive
+
+# Some tests alone have no say in which rows of the specification are shown.
+SHOWN = $(if $(TESTS),,--spec-report=build/spec/$(@:test-%=%).json)
 
 test-torch: $(READY) ## only the tests that need no MindSpore
-	$(PY) -m pytest -q --ignore=tests/ms --ignore=tests/msadapter $(SHOWN)
+	$(PY) -m pytest -q $(or $(TESTS),--ignore=tests/ms --ignore=tests/msadapter) $(SHOWN)
 
 # With numpy 1.26, which MindSpore needs; so what depends most on numpy is tested here once more.
 test-mindspore: $(MS_READY) ## only the tests with MindSpore (.venv-mindspore)
-	$(MS_PY) -m pytest -q tests/ms tests/test_kernels.py tests/test_tensor_file.py $(SHOWN)
+	$(MS_PY) -m pytest -q $(or $(TESTS),tests/ms tests/test_kernels.py tests/test_tensor_file.py) $(SHOWN)
 
 test-msadapter: $(MSA_READY) ## only the tests with MSAdapter, a torch that computes with MindSpore (.venv-msadapter)
-	$(MSA_PY) -m pytest -q tests/msadapter $(SHOWN)
+	$(MSA_PY) -m pytest -q $(or $(TESTS),tests/msadapter) $(SHOWN)
 
 lint: $(READY) ## ruff and mypy --strict
 	$(PY) -m ruff check .
@@ -75,15 +87,26 @@ format: $(READY) ## let ruff put imports and layout right
 	$(PY) -m ruff format .
 
 spec: $(READY) ## which rows of the specification are shown by a passing test (ROWS=, ENVS=, V=1)
-	@$(MAKE) --no-print-directory build/spec.json || true
-	@$(PY) tools/spec.py --rows "$(ROWS)" --env "$(ENVS)" $(if $(V),-v)
+	@$(MAKE) --no-print-directory envs
+	@$(MAKE) $(AT_ONCE) --keep-going $(REPORTS) || true
+	@$(PY) tools/spec.py --rows "$(ROWS)" --env "$(ENVS)" $(if $(V),-v) --report $(REPORTS)
 
-build/spec.json: $(READY) $(MS_READY) $(MSA_READY) $(TESTED)
+build/spec/%.json: $(TESTED)
 	@rm -f $@
-	@$(MAKE) --no-print-directory --keep-going test-mindspore test-msadapter test-torch
+	@$(MAKE) --no-print-directory TESTS= test-$*
 
-prove: $(READY) envs-incumbent ## the long tests: kills, fuzzing, soak, the existing tool's own compare
-	$(PY) -m pytest -q -m prove $(if $(TESTS),$(TESTS),--ignore=tests/ms --ignore=tests/msadapter)
+prove: ## the long tests: kills, fuzzing, soak, the existing tool's own compare
+ifneq ($(TESTS),)
+	@$(MAKE) --no-print-directory prove-torch
+else
+	@$(MAKE) --no-print-directory --keep-going prove-torch prove-mindspore
+endif
+
+prove-torch: $(READY) envs-incumbent ## those of them that need no MindSpore
+	$(PY) -m pytest -q -m prove $(or $(TESTS),--ignore=tests/ms --ignore=tests/msadapter)
+
+prove-mindspore: $(MS_READY) ## those of them with MindSpore
+	$(MS_PY) -m pytest -q -m prove $(or $(TESTS),tests/ms tests/prove/test_ms_soak.py)
 
 bench: $(READY) $(MS_READY) .venv-26.2.0/.ready-$(PLACE) ## cost of recording and comparing beside the existing tool
 	$(PY) bench/record.py $(BENCH)
@@ -92,7 +115,12 @@ bench: $(READY) $(MS_READY) .venv-26.2.0/.ready-$(PLACE) ## cost of recording an
 
 env: $(READY) ## only the environment (.venv)
 
-envs-incumbent: $(INCUMBENT) ## environments with the existing tool (.venv-8.3.3, .venv-26.2.0)
+# This package one after the other: each of its installations builds in the same source tree.
+envs: ## the environments of all tests (.venv, .venv-mindspore, .venv-msadapter)
+	@$(MAKE) $(AT_ONCE) $(MS_MADE) $(TORCHED) $(MSA_MADE)
+	@$(MAKE) --no-print-directory $(READY) $(MS_READY) $(MSA_READY)
+
+envs-incumbent: $(INCUMBENT) ## environments with the existing tool (.venv-8.3.3, .venv-8.3.3-mindspore ...)
 
 clean: ## remove environments, caches and what builds left behind
 	rm -rf .venv .venv-* build dist src/*.egg-info src/msprobe/_kernels*.so
@@ -142,4 +170,12 @@ $(MSA_READY): $(BUILT_FROM) $(MSA_MADE)
 	@sh tools/venv.sh .venv-$* $(PYTHON)
 	.venv-$*/bin/python $(PIP) torch==$(TORCH)
 	.venv-$*/bin/python $(PIP) mindstudio-probe==$*
+	@touch $@
+
+.venv-%-mindspore/.ready-$(PLACE): | tools/venv.sh
+	@echo "Making .venv-$*-mindspore with MindSpore and the existing tool, release $* ..."
+	@sh tools/venv.sh .venv-$*-mindspore $(PYTHON)
+	.venv-$*-mindspore/bin/python $(PIP) torch==$(TORCH)
+	.venv-$*-mindspore/bin/python $(PIP) mindspore==$(MINDSPORE) 'numpy<2' 'ml_dtypes<0.6'
+	.venv-$*-mindspore/bin/python $(PIP) mindstudio-probe==$* 'numpy<2' 'ml_dtypes<0.6'
 	@touch $@

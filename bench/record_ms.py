@@ -18,11 +18,11 @@ from record import Case, Cost, kb, least, mb, ms, run
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 SCRIPT = HERE / "train_ms.py"
-OFF = Case("present but off", "L1", "statistics", "statistics", 20)
+OFF = Case("present but off", "L1", "statistics", "statistics", 8)
 CASES = [
-    Case("L0 statistics", "L0", "statistics", "statistics", 20),
-    Case("L1 statistics", "L1", "statistics", "statistics", 20),
-    Case("mix statistics", "mix", "statistics", "statistics", 20),
+    Case("L0 statistics", "L0", "statistics", "statistics", 8),
+    Case("L1 statistics", "L1", "statistics", "statistics", 8),
+    Case("mix statistics", "mix", "statistics", "statistics", 8),
     Case("L1 tensor", "L1", "tensor", "statistics", 5),
 ]
 NETS = ("call-bound", "compute-bound")

@@ -733,6 +733,15 @@ def test_a_full_disk_leaves_nothing_behind(good: Case, words: list[str]) -> None
     assert "File too large" in error
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Also where the tests were started in the background of a script, whose jobs ignore the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("words", [[], ["--csv"], ["-c"]])
 def test_an_interruption_leaves_nothing_behind(
     good: Case, monkeypatch: pytest.MonkeyPatch, words: list[str]

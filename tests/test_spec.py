@@ -261,9 +261,32 @@ def test_exit_status(tmp_path: Path, arguments: list[str], status: int) -> None:
     assert spec.run(["--report", str(report), *arguments]) == status
 
 
-def test_missing_report_is_said(tmp_path: Path) -> None:
+def test_reports_of_several_runs_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row of three environments is shown by two runs together, and fails if it failed in one."""
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    for environments, file in zip((("PT",), ("MSd", "MSs")), files, strict=True):
+        run = {"finished": "today", "arguments": [file.stem], "counts": {"passed": 1}}
+        file.write_text(json.dumps({"runs": [run], "tests": [ran("passed", "C001", *environments)]}))
+    words = ["--rows", "C001", "--report", *map(str, files)]
+    assert spec.run(words) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"today  1 passed  (pytest {name})" for name in ("one", "two")
+    ]
+    report = json.loads(files[1].read_text())
+    report["tests"].append(ran("failed", "C001", "PT"))
+    files[1].write_text(json.dumps(report))
+    assert spec.run(words) == 1
+
+
+def test_without_one_of_the_reports_nothing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that broke off leaves no report; what the others showed is then not all there is to say."""
+    finished = tmp_path / "finished.json"
+    finished.write_text(json.dumps({"runs": [], "tests": [ran("passed", "C016", "PT")]}))
     with pytest.raises(SpecError, match="no result of a finished test run"):
-        spec.run(["--report", str(tmp_path / "none.json")])
+        spec.run(["--rows", "C016", "--report", str(finished), str(tmp_path / "none.json")])
+    assert capsys.readouterr().out == ""
 
 
 # --- the plugin -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Prints which requirement rows are shown by a test that passed in this run.
 
-What ran stands in build/spec.json, written by the pytest plugin tests/spec_marks.py.
+What ran stands in build/spec, one file for each run, written by the pytest plugin tests/spec_marks.py.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from spec_rows import (
     write_rows,
 )
 
-REPORT_FILE = ROOT / "build" / "spec.json"
+REPORT_FILES = [ROOT / "build" / "spec" / f"{run}.json" for run in ("torch", "mindspore", "msadapter")]
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,19 @@ class Shown:
         return "bare" if self.row.cpu == "D" else "missing"
 
 
-def read_report(path: Path) -> dict[str, Any]:
-    try:
-        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SpecError(
-            f"There is no result of a finished test run at {path}; `make spec` makes one."
-        ) from None
-    return report
+def read_reports(paths: Iterable[Path]) -> dict[str, Any]:
+    """All of them as one; a run that did not come to its end has none, and then nothing can be said."""
+    joined: dict[str, Any] = {"runs": [], "tests": []}
+    for path in paths:
+        try:
+            report = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SpecError(
+                f"There is no result of a finished test run at {path}; `make spec` makes one."
+            ) from None
+        for part, found in joined.items():
+            found.extend(report[part])
+    return joined
 
 
 def assess(
@@ -220,7 +225,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--env", default="", metavar="LIST", help="only these environments, e.g. PT,CLI")
     parser.add_argument(
-        "--report", type=Path, default=REPORT_FILE, metavar="FILE", help="what the test run wrote"
+        "--report", type=Path, nargs="+", default=REPORT_FILES, metavar="FILE", help="what test runs wrote"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="each row with its text and its tests")
     parser.add_argument(
@@ -238,7 +243,7 @@ def run(argv: Sequence[str]) -> int:
         print(f"{len(rows)} rows written to {ROWS_FILE.relative_to(ROOT)}")
         return 0
     chosen = select_environments(arguments.env)
-    report = read_report(arguments.report)
+    report = read_reports(arguments.report)
     shown = assess(select_rows(read_rows(), arguments.rows), report["tests"], chosen)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size((110, 24)).columns

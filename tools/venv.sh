@@ -14,6 +14,10 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
     exit 1
 fi
 
+# make runs several of these at once, and only one may install packages: each waits here for those before it.
+exec 9<"$0"
+if command -v flock >/dev/null; then flock 9; fi
+
 # ensurepip is what Debian leaves out of python3; without it venv fails half-way.
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
@@ -27,6 +31,8 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         exit 1
     fi
 fi
+
+exec 9<&-
 
 if ! command -v "${CC:-cc}" >/dev/null; then
     echo "No C compiler here: msprobe will use its slower numpy kernels; on Debian: apt-get install $packages"
