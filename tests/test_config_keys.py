@@ -23,6 +23,8 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 FOR_PYTORCH = "only PyTorch has this setting"
 BEHIND = "files are always written behind training"
 FLOAT32 = "statistics are always accumulated in float32 or more"
+NO_SUMMARIES = "kernels have no summary modes"
+NO_STACKS = "kernels have neither call stacks nor modules"
 NOT_STATIC = "only a MindSpore static graph has this setting"
 
 
@@ -60,12 +62,21 @@ NOT_STATIC = "only a MindSpore static graph has this setting"
         *(
             pytest.param(
                 MSS,
-                {"level": "L2", "statistics": {"summary_mode": mode}},
+                {"level": level, "statistics": {"summary_mode": mode}},
                 "statistics.summary_mode",
-                "a static graph has no summary modes",
+                f"{what} no summary modes",
                 marks=spec(("R04", "MSs")),
             )
+            for level, what in (("L0", "a static graph has"), ("L2", "kernels have"))
             for mode in ("statistics", "md5", "sketch")
+        ),
+        *(
+            (scene, {"level": "L2", **keys}, key, reason)
+            for scene in (MSD, MSA)
+            for keys, key, reason in (
+                ({"statistics": {"summary_mode": "md5"}}, "statistics.summary_mode", NO_SUMMARIES),
+                ({"extra_info": False}, "extra_info", NO_STACKS),
+            )
         ),
         *(
             pytest.param(
@@ -161,6 +172,13 @@ def test_key_that_the_scene_ignores(scene: Scene, keys: dict[str, Any], key: str
         (
             {"task": "free_benchmark", "free_benchmark": {"preheat_step": 3, "max_sample": 20}},
             ['"free_benchmark.preheat_step" has no effect because if_preheat is false.'],
+        ),
+        (
+            {"task": "free_benchmark", "free_benchmark": {"if_preheat": True, "pert_mode": "no_change"}},
+            [
+                '"free_benchmark.if_preheat" has no effect because the limits of pert_mode "no_change" are '
+                "fixed."
+            ],
         ),
     ],
 )
@@ -303,6 +321,18 @@ def test_scope_of_two_names_and_list_may_stand_together(
 )
 def test_wrong_scope_or_list(task: str, section: dict[str, Any], expected: str) -> None:
     assert mistakes(write(task=task, **{task: section}), PT) == [expected.format(task)]
+
+
+@pytest.mark.parametrize("scene", [MSD, MSS, MSA])
+def test_settings_of_kernels(scene: Scene) -> None:
+    """MindSpore itself writes them: it has async_dump, and it writes statistics or tensors."""
+    path = write(level="L2", async_dump=True, statistics={"tensor_list": ["MatMul"]})
+    config, said = load(path, scene=scene)
+    assert config.async_dump
+    assert [line.removeprefix("c.json, line 1: ") for line in said] == [
+        '"statistics.tensor_list" has no effect at level "L2": kernels are recorded with statistics or with '
+        'tensors, not with both; use task "tensor" and name them in "tensor.list".'
+    ]
 
 
 def test_tensor_list_is_kept() -> None:

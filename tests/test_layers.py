@@ -1,6 +1,10 @@
-"""The layers of the source: a unit imports only lower units, and each framework stays in its folder."""
+"""The layers of the source: a unit imports only lower units, and each framework stays in its folder.
+
+What both frameworks need stands below them: the two folders have no six lines alike.
+"""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +18,8 @@ LAYERS = (
     ("errors", "log", "garbage"),
     ("name", "kernels", "json_file", "yaml_file"),
     ("record",),
-    ("config", "store", "adapter"),
+    ("config", "store"),
+    ("adapter", "perturb"),
     ("replay", "analyse"),
     ("capture",),
     ("report", "mapping_file"),
@@ -217,3 +222,52 @@ def _write(root: Path, file: str, source: str) -> None:
     path = root / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source, encoding="utf-8")
+
+
+ALIKE = 6
+# A line that was copied and had its words changed is alike still.
+SAME_WORDS = {
+    "mindspore": "torch",
+    "ms": "torch",
+    "cell": "module",
+    "cells": "modules",
+    "construct": "forward",
+}
+
+
+def copies(one: Path, other: Path) -> list[str]:
+    """Where a run of lines stands that both folders have, blank lines and indentation aside."""
+    runs = {run: place for place, run in _runs(other)}
+    return [f"{place} is alike {runs[run]}" for place, run in _runs(one) if run in runs]
+
+
+def _runs(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for path in sorted(folder.rglob("*.py")):
+        lines = [
+            (number, _in_same_words(line))
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if line.strip()
+        ]
+        for start in range(len(lines) - ALIKE + 1):
+            run = lines[start : start + ALIKE]
+            yield f"{folder.name}/{path.relative_to(folder)}:{run[0][0]}", tuple(line for _, line in run)
+
+
+def _in_same_words(line: str) -> str:
+    words = re.sub(r"[a-z]+", lambda word: SAME_WORDS.get(word[0], word[0]), line.strip().lower())
+    return re.sub(r"\s+", " ", words)
+
+
+def test_nothing_is_written_for_each_framework_anew() -> None:
+    assert copies(SRC / "msprobe" / "mindspore", SRC / "msprobe" / "pytorch") == []
+
+
+def test_lines_alike_are_found(tmp_path: Path) -> None:
+    body = "def walk({0}s):\n\n    for {0} in {0}s:\n        seen = look({0})\n        if seen:\n{1}"
+    _write(
+        tmp_path, "one/a.py", "x = 1\n" + body.format("cell", "            note(seen)\n            break\n")
+    )
+    _write(tmp_path, "two/b/c.py", body.format("module", "          note(seen)\n          break\n"))
+    assert copies(tmp_path / "one", tmp_path / "two") == ["one/a.py:2 is alike two/b/c.py:1"]
+    _write(tmp_path, "two/b/c.py", body.format("module", "          note(seen)\n"))
+    assert copies(tmp_path / "one", tmp_path / "two") == []

@@ -554,7 +554,12 @@ BAD = [
         "'ms_outputs' has 0 positions, 'pt_outputs' has 1; they must be as many.",
         marks=pytest.mark.spec("K041", "CLI"),
     ),
-    ("api", ABS + "ms_args: [1, 1]\npt_args: [0, 1]\n", "line 3: 'ms_args' holds the position 1 twice."),
+    pytest.param(
+        "api",
+        ABS + "ms_args: [1, 1]\npt_args: [0, 1]\n",
+        "line 3: 'ms_args' holds the position 1 twice.",
+        marks=pytest.mark.spec("K042", "CLI"),
+    ),
     ("api", ABS + "ms_args: [-1]\npt_args: [0]\n", NO_LIST),
     ("api", ABS + "ms_args: 0\npt_args: 0\n", NO_LIST),
     ("api", ABS + "ms_args: [[0]]\npt_args: [0]\n", NO_LIST),
@@ -640,8 +645,16 @@ def test_what_is_not_a_file_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ({"data": ""}, "-dm needs a file, as in -dm mapping.yaml."),
-        ({"layer": ""}, "-lm needs a file, as in -lm mapping.yaml."),
+        pytest.param(
+            {"data": ""},
+            "-dm needs a file, as in -dm mapping.yaml.",
+            marks=pytest.mark.spec("K018", "CLI"),
+        ),
+        pytest.param(
+            {"layer": ""},
+            "-lm needs a file, as in -lm mapping.yaml.",
+            marks=pytest.mark.spec("K019", "CLI"),
+        ),
         (
             {"cell": "./npu_dump"},
             "-cm ./npu_dump: the name of a mapping file ends in .yaml; an option without a file",

@@ -1,4 +1,7 @@
-"""The README's example, copied word for word, works; and every file it links to exists."""
+"""The README's example, copied word for word, works; and every file it links to exists.
+
+tests/ms runs the one for MindSpore.
+"""
 
 import os
 import re
@@ -19,7 +22,7 @@ def blocks(language: str) -> list[str]:
 @pytest.mark.spec("C001", "PT")
 def test_example_works_word_for_word(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (config,), (script,) = blocks("json"), blocks("python")
+    (config,), (script, _) = blocks("json"), blocks("python")
     install, commands, comparison = blocks("bash")
     assert install == "pip install .\n"
     (tmp_path / "config.json").write_text(config)

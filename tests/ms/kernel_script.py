@@ -116,6 +116,11 @@ def static_loop(folder: Path, debugger: Callable[[], Any]) -> list[str]:
     return bits(*losses, *net.get_parameters())
 
 
+def in_the_way(folder: Path, debugger: Callable[[], Any]) -> list[str]:
+    """Where the folder should be there is something else."""
+    return static_loop(folder, debugger)
+
+
 def dynamic_sample(folder: Path, debugger: Callable[[], Any]) -> list[str]:
     """Document 003, 7.2.2.1."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")  # edit: the device
@@ -137,6 +142,10 @@ def dynamic_model(folder: Path, debugger: Callable[[], Any]) -> list[str]:
     return with_model(
         Partly(), ms.PYNATIVE_MODE, debugger
     )  # edit: a real network, of which a part is compiled
+
+
+def dynamic_callback(folder: Path, debugger: Callable[[], Any]) -> list[str]:
+    return with_model(Partly(), ms.PYNATIVE_MODE, debugger, MsprobeStep)
 
 
 def with_model(net: nn.Cell, mode: int, debugger: Callable[[], Any], *callbacks: Any) -> list[str]:

@@ -94,6 +94,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.spec("M007", "MSd")
 @pytest.mark.spec("M051", "MSd")
+@pytest.mark.spec("M068", "MSd")
 @pytest.mark.parametrize("level", PREFIXES)
 def test_levels(level: str, probe: Probe) -> None:
     probe.record(numbered(Net()), *golden_inputs(), level=level)
@@ -279,7 +280,8 @@ def test_the_given_cell_is_not_recorded_and_its_children_are(case: str, probe: P
 
 @pytest.mark.spec("M017", "MSd")
 @pytest.mark.spec("M018", "MSd")
+@pytest.mark.parametrize("level", ["L0", "mix"])
 @pytest.mark.parametrize("model", [None, 3, [], [Net]], ids=str)
-def test_levels_of_cells_need_a_model(model: Any, probe: Probe) -> None:
+def test_levels_of_cells_need_a_model(model: Any, level: str, probe: Probe) -> None:
     with pytest.raises(UsageError, match="start"):
-        probe.debugger("L0").start(model)
+        probe.debugger(level).start(model)

@@ -190,6 +190,26 @@ def test_save(probe: Probe) -> None:
     assert np.array_equal(probe.tensor("d_grad.0.debug.h"), 2 * saved)
 
 
+SAVED: dict[str, tuple[Any, Any]] = {
+    "int": (3, {"type": "int", "value": 3}),
+    "float": (0.5, {"type": "float", "value": 0.5}),
+    "str": ("text", {"type": "str", "value": "text"}),
+    "list": ([1, [2.0]], [{"type": "int", "value": 1}, [{"type": "float", "value": 2.0}]]),
+    "tuple": ((1, "a"), [{"type": "int", "value": 1}, {"type": "str", "value": "a"}]),
+    "dict": ({"a": {"b": 1}}, {"a": {"b": {"type": "int", "value": 1}}}),
+}
+
+
+@pytest.mark.spec("M026", "MSd")
+@pytest.mark.parametrize("case", SAVED)
+def test_what_can_be_saved(case: str, probe: Probe) -> None:
+    value, described = SAVED[case]
+    debugger = probe.debugger("debug", "tensor")
+    debugger.save(value, "it", save_backward=False)
+    debugger.step()
+    assert probe.data() == {"it.0.debug": described}
+
+
 @pytest.mark.spec("M022", "MSd")
 @pytest.mark.parametrize("level", ["L1", "mix"])
 def test_token_range(level: str, probe: Probe) -> None:
@@ -205,6 +225,16 @@ def test_token_range(level: str, probe: Probe) -> None:
     debugger.step()
     counts = [name for name in probe.data() if "matmul" in name]
     assert counts == ["Primitive.matmul.MatMul.0.forward", "Primitive.matmul.MatMul.1.forward"]
+
+
+@pytest.mark.spec("M022", "MSd")
+@pytest.mark.parametrize("tokens", [[1, 2], [2, 1], [1], [-1, 2], "12"], ids=str)
+def test_tokens_are_counted_by_the_calls_of_a_model(tokens: Any, probe: Probe) -> None:
+    model = None if tokens == [1, 2] else nn.Dense(4, 4)
+    with pytest.raises(
+        UsageError, match=r"token_range counts the calls" if model is None else r"\[first, last\]"
+    ):
+        probe.debugger("L1").start(model, token_range=tokens)
 
 
 @pytest.mark.spec("M027", "MSd")
@@ -329,6 +359,7 @@ def test_model_train(level: str, probe: Probe) -> None:
     assert level == "L1" or "Cell.0.Dense.forward.0" in names[1]
 
 
+@pytest.mark.spec("M030", "MSd", "MSs")
 def test_callbacks_stand_where_the_samples_import_them() -> None:
     assert (utils.MsprobeStep, utils.MsprobeInitStep) == (MsprobeStep, MsprobeInitStep)
     with pytest.raises(UsageError, match="PrecisionDebugger"):

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -124,10 +125,31 @@ def test_sample_of_a_static_graph(record: Record, crossed: Crossed) -> None:
     assert far == []
 
 
-@pytest.mark.parametrize("scene", ["static_sample", "dynamic_sample", "dynamic_model", "counted_late"])
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param("static_sample", marks=pytest.mark.spec("M011", "MSs")),
+        "dynamic_sample",
+        "dynamic_model",
+        "counted_late",
+    ],
+)
 def test_results_are_the_same_to_the_bit(record: Record, scene: str) -> None:
     keys = {"counted_late": {"task": "statistics"}}
     assert record(scene, **keys.get(scene, {})).results == without_debugger(scene)
+
+
+def compared(request: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """The rows of the one table."""
+    (folder / "compare.json").write_text(json.dumps(request))
+    options = ["-i", str(folder / "compare.json"), "-o", str(folder / "out")]
+    assert main(["-f", "mindspore", "compare", *options]) == 0
+    (table,) = (folder / "out").iterdir()
+    assert re.fullmatch(r"compare_result_0_0_[0-9]{14}\.xlsx", table.name)
+    sheet = openpyxl.load_workbook(table).active
+    assert sheet is not None
+    header, *rows = sheet.iter_rows(values_only=True)
+    return [dict(zip(map(str, header), row, strict=True)) for row in rows]
 
 
 @pytest.mark.spec("K002", "MSs")
@@ -139,15 +161,7 @@ def test_the_kernels_of_two_runs_are_compared(record: Record, tmp_path: Path) ->
         "rank_id": [0],
         "step_id": [0],
     }
-    (tmp_path / "compare.json").write_text(json.dumps(request))
-    options = ["-i", str(tmp_path / "compare.json"), "-o", str(tmp_path / "out")]
-    assert main(["-f", "mindspore", "compare", *options]) == 0
-    (table,) = (tmp_path / "out").iterdir()
-    assert re.fullmatch(r"compare_result_0_0_[0-9]{14}\.xlsx", table.name)
-    sheet = openpyxl.load_workbook(table).active
-    assert sheet is not None
-    header, *rows = sheet.iter_rows(values_only=True)
-    found = [dict(zip(map(str, header), row, strict=True)) for row in rows]
+    found = compared(request, tmp_path)
     assert len(found) == 113
     result = {timeless(Path(str(row["NPU Name"]))): row["Accuracy Reached or Not"] for row in found}
     forward = "MatMul.Default_network-WithLossCell__backbone-Net_fc1-Dense_MatMul-op0.0.0.time"
@@ -208,6 +222,7 @@ def test_statistics_of_chosen_kernels_at_chosen_steps(record: Record) -> None:
             assert line.shape == f"({','.join(map(str, array.shape))})"
 
 
+@pytest.mark.spec("M005", "MSd")
 @pytest.mark.spec("M008", "MSd")
 @pytest.mark.spec("M041", "MSd")
 @pytest.mark.spec("M067", "MSd")
@@ -230,10 +245,25 @@ def test_sample_of_a_dynamic_graph_with_model(record: Record) -> None:
     assert run.places() == [(graph, step) for graph in (1, 2, 3) for step in (0, 1, 2)]
 
 
+@pytest.mark.spec("M006", "MSd")
+@pytest.mark.spec("R13", "MSd")
+def test_a_callback_says_which_step_it_is(record: Record) -> None:
+    """MindSpore compiles forward, backward and the optimizer, each to a graph of its own."""
+    run = record("dynamic_callback", step=[0, 2])
+    assert run.places() == [(graph, step) for graph in (1, 2, 3) for step in (0, 2)]
+
+
+@pytest.mark.spec("C080", "MSs")
+@pytest.mark.spec("C082", "MSs")
 @pytest.mark.spec("M031", "MSs")
 @pytest.mark.spec("R13", "MSs")
 def test_callbacks_of_model(record: Record) -> None:
-    assert record("resumed_model", step=[40, 42]).places() == [(0, 40), (0, 42)]
+    section = {"list": ["name-regex(.*Net/.*Dense/MatMul.*)"], "data_mode": "output"}
+    run = record("resumed_model", step=[40, 42], tensor=section)
+    assert run.places() == [(0, 40), (0, 42)]
+    for step in (40, 42):
+        chosen = {(t.op_type, str(t.slot).split(".")[-2]) for t in kernel_tensors(run.folder_of(0, step))}
+        assert chosen == {("MatMul", "output")}
 
 
 def test_which_step_a_graph_runs_in() -> None:
@@ -259,12 +289,13 @@ def test_a_graph_may_run_several_times_in_a_step(record: Record) -> None:
     ]
 
 
+def leave_older_kernels(dump: Path) -> None:
+    (dump / "rank_0/Net/7/0").mkdir(parents=True)
+    np.save(dump / "rank_0/Net/7/0/Add.Add.0.0.1.output.0.DefaultFormat.Float32.npy", np.ones(2))
+
+
 @pytest.mark.spec("M048", "MSs")
 def test_long_names_and_bfloat16_and_an_earlier_run(record: Record) -> None:
-    def leave_older_kernels(dump: Path) -> None:
-        (dump / "rank_0/Net/7/0").mkdir(parents=True)
-        np.save(dump / "rank_0/Net/7/0/Add.Add.0.0.1.output.0.DefaultFormat.Float32.npy", np.ones(2))
-
     run = record("long_names", before=leave_older_kernels)
     assert run.places() == [(0, 0), (1, 0)]
     (older,) = (run.dump / "previous").iterdir()
@@ -285,6 +316,26 @@ def test_long_names_and_bfloat16_and_an_earlier_run(record: Record) -> None:
     assert widened == pytest.approx(by_dtype["float32"], rel=2**-8) and widened.shape == (2, 4)
 
 
+def test_kernels_of_bfloat16_are_compared(record: Record, tmp_path: Path) -> None:
+    """The other run has 2 in the place of the first number."""
+    run, other = record("long_names", before=leave_older_kernels), tmp_path / "other"
+    shutil.copytree(run.dump, other, ignore=shutil.ignore_patterns("previous"))
+    (changed,) = other.rglob("*.output.0.*.BFloat16.npy")
+    content = bytearray(changed.read_bytes())
+    first = 10 + int.from_bytes(content[8:10], "little")  # behind the head of a .npy file
+    content[first : first + 2] = b"\x00\x40"
+    changed.write_bytes(bytes(content))
+    request = {"npu_path": str(run.dump), "bench_path": str(other), "rank_id": [0], "step_id": [0]}
+    found = [row for row in compared(request, tmp_path) if row["NPU Dtype"] == "bfloat16"]
+    (tensor,) = [tensor for tensor in kernel_tensors(run.folder_of(1, 0)) if tensor.path.name == changed.name]
+    numbers = (read_kernel_tensor(tensor).array.astype("u4") << 16).view("f4")
+    by_name = {Path(str(row["NPU Name"])).name: row for row in found}
+    row = by_name[changed.name]
+    assert row["NPU max"] == pytest.approx(numbers.max())
+    assert row["MaxAbsErr"] == pytest.approx(abs(2 - numbers.flat[0]))
+    assert (row["Bench Dtype"], row["Accuracy Reached or Not"]) == ("bfloat16", "No")
+
+
 @pytest.mark.spec("M015", "MSs")
 def test_a_debugger_that_starts_too_late_says_so(record: Record) -> None:
     run = record("too_late")
@@ -301,6 +352,16 @@ def test_what_mindspore_refuses_is_one_sentence(record: Record) -> None:
     file = run.dump / "kernel_kbyk_dump.json"
     sentence = f"MindSpore refuses what {file} asks it to record: Unexpected token in brace expression."
     assert run.results == [sentence, ""]
+
+
+def test_a_folder_that_cannot_be_made_leaves_training_alone(record: Record) -> None:
+    run = record("in_the_way", before=lambda dump: dump.write_text("mine"), async_dump=True)
+    assert run.warnings() == [
+        "async_dump has no effect on CPU: MindSpore writes what a kernel gave before it goes on.",
+        f"nothing is recorded: {run.dump}: a file is in the way.",
+    ]
+    assert run.dump.read_text() == "mine"
+    assert run.results == without_debugger("in_the_way")
 
 
 def free_port() -> int:

@@ -152,10 +152,16 @@ PRIMITIVE = (
 )
 
 
-@pytest.mark.spec("M038", "MSd")
-@pytest.mark.spec("M039", "MSd")
-@pytest.mark.spec("M040", "MSd")
-@pytest.mark.spec("M006", "MSd")
+SAMPLES = [
+    pytest.param(sample, marks=[pytest.mark.spec(row, "MSd") for row in rows])
+    for sample, rows in (
+        (without_model_api, ["M038"]),
+        (with_model_api, ["M039", "M006"]),
+        (a_block_of_code, ["M040"]),
+    )
+]
+
+
 @pytest.mark.spec("M051", "MSd")
 @pytest.mark.spec("M053", "MSd")
 @pytest.mark.spec("M054", "MSd")
@@ -166,7 +172,7 @@ PRIMITIVE = (
 @pytest.mark.parametrize(
     ("level", "with_model"), [("L0", True), ("L1", False), ("L1", True), ("mix", True)], ids=str
 )
-@pytest.mark.parametrize("sample", [without_model_api, with_model_api, a_block_of_code])
+@pytest.mark.parametrize("sample", SAMPLES)
 def test_the_printed_tree(sample: Callable[[bool], None], level: str, with_model: bool, probe: Probe) -> None:
     configure(probe, level=level)
     sample(with_model)

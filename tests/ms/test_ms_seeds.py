@@ -26,8 +26,9 @@ from msprobe.mindspore import seed_all, seeds
 __all__ = ["probe"]
 
 
-@pytest.mark.spec("M032", "MSd")
+@pytest.mark.spec("M032", "MSd", "MSs")
 def test_prototype() -> None:
+    """One function, whatever the mode."""
     found = inspect.signature(seed_all).parameters.values()
     expected = {"seed": 1234, "mode": False, "rm_dropout": False}
     assert {parameter.name: parameter.default for parameter in found} == expected
@@ -89,7 +90,7 @@ def calm() -> Iterator[None]:
     ms.set_context(deterministic="OFF")
 
 
-@pytest.mark.spec("M033", "MSd")
+@pytest.mark.spec("M033", "MSd", "MSs")
 @pytest.mark.usefixtures("calm")
 def test_mode_asks_for_deterministic_kernels_and_reductions() -> None:
     def state() -> tuple[str, str | None]:
@@ -161,6 +162,66 @@ def test_rm_dropout(name: str) -> None:
 def test_without_rm_dropout_it_drops() -> None:
     seed_all(rm_dropout=False)
     assert [name for name, make in DROPOUTS.items() if name not in ASCEND_ONLY and not drops(make())] == []
+
+
+# ---- static graph ----
+
+
+@pytest.fixture
+def graph_mode() -> Iterator[None]:
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=mode)
+
+
+class Drawing(nn.Cell):
+    """Draws while it is made and in the graph that it is compiled to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.drop = nn.Dense(5, 3), nn.Dropout(p=0.5)
+        self.normal = distributions.Normal(0.0, 1.0, dtype=ms.float32)
+
+    def construct(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.fc(x), self.drop(x), self.normal.sample((3,)), ops.rand(2)
+
+
+@pytest.mark.spec("M033", "MSs")
+@pytest.mark.usefixtures("graph_mode")
+def test_the_seed_fixes_what_a_graph_draws() -> None:
+    def drawn() -> list[Any]:
+        return [output.asnumpy().tolist() for output in Drawing().set_train()(X[0, :, 0, 0])]
+
+    seed_all(7)
+    first, second = drawn(), drawn()
+    seed_all(7)
+    assert drawn() == first
+    seed_all(8)
+    other = drawn()
+    assert [one for one, *others in zip(first, second, other, strict=True) if one in others] == []
+
+
+class Dropping(nn.Cell):
+    """Every dropout that the specification names, in one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = ops.Dropout(keep_prob=0.5), ops.Dropout2D(0.5), ops.Dropout3D(0.5)
+        self.cell, self.mint = nn.Dropout(p=0.5), mint.nn.Dropout(0.5)
+
+    def construct(self, x: Tensor) -> tuple[Tensor, ...]:
+        primitives = self.one(x)[0], self.two(x[:, :, 0])[0], self.three(x)[0]
+        return *primitives, self.cell(x), self.mint(x), mint.nn.functional.dropout(x, p=0.5)
+
+
+@pytest.mark.spec("M033", "MSs")
+@pytest.mark.usefixtures("graph_mode", "undone")
+def test_rm_dropout_in_a_graph() -> None:
+    with pytest.raises(RuntimeError, match="DropoutExt"):  # those of mint are for Ascend
+        Dropping().set_train()(X)
+    seed_all(rm_dropout=True)
+    assert [drops(lambda _, output=output: output) for output in Dropping().set_train()(X)] == [False] * 6
 
 
 @pytest.mark.usefixtures("undone")

@@ -488,6 +488,23 @@ def test_old_releases_are_refused(
         static.debugger("L0")
 
 
+@pytest.mark.spec("M034", "MSs")
+def test_settings_of_tensor_dump_have_no_effect(
+    static: Probe, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Level L0 shows cells by taps of its own, which write nothing by themselves."""
+    for name in ("MS_DUMP_SLICE_SIZE", "MS_DUMP_WAIT_TIME"):
+        monkeypatch.setenv(name, "1")
+    with caplog.at_level(logging.INFO, "msprobe"):
+        debugger, net = static.debugger("L0"), numbered(Network())
+    for name in ("MS_DUMP_SLICE_SIZE", "MS_DUMP_WAIT_TIME"):
+        assert f"{name} has no effect" in caplog.text
+    debugger.start(net)
+    training(net)(random(2, 4))
+    debugger.step()
+    assert "Cell.shared.Dense.backward.1" in static.data()
+
+
 def test_taps_run_where_python_is(
     static: Probe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,19 +64,16 @@ def test_torch_is_recognised_if_it_was_imported_before_msprobe(order: str, tmp_p
     assert ("Import torch before msprobe" in said) == is_told
 
 
-@pytest.mark.spec("A006", "MSA")
-@pytest.mark.spec("A009", "MSA")
-@pytest.mark.spec("A013", "MSA")
-@pytest.mark.spec("A016", "MSA")
-@pytest.mark.spec("A017", "MSA")
-@pytest.mark.spec("A018", "MSA")
 @pytest.mark.parametrize(
     "function, parameters",
     [
-        (PrecisionDebugger, ["config_path", "task", "dump_path", "level", "step"]),
-        (PrecisionDebugger.stop, []),
-        (PrecisionDebugger.step, []),
-        (PrecisionDebugger.forward_backward_dump_end, []),
+        pytest.param(function, parameters, marks=pytest.mark.spec(row, "MSA"))
+        for function, parameters, row in (
+            (PrecisionDebugger, ["config_path", "task", "dump_path", "level", "step"], "A006"),
+            (PrecisionDebugger.stop, [], "A013"),
+            (PrecisionDebugger.step, [], "A016"),
+            (PrecisionDebugger.forward_backward_dump_end, [], "A017"),
+        )
     ],
 )
 def test_prototypes(function: Any, parameters: list[str]) -> None:

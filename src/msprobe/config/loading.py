@@ -43,6 +43,7 @@ class Config(BaseModel):
     is_deterministic: bool | None = None
     enable_dataloader: bool = False
     rm_dropout: bool = True
+    async_dump: bool = False
     section: Section = Statistics()
 
     @model_validator(mode="after")
@@ -147,6 +148,7 @@ def _config(file: ConfigFile, scene: Scene) -> Config:
         is_deterministic=file.is_deterministic,
         enable_dataloader=file.enable_dataloader,
         rm_dropout=file.rm_dropout,
+        async_dump=file.async_dump,
         section=section,
     )
 

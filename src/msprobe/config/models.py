@@ -291,7 +291,11 @@ class ConfigFile(_Frozen):
     ] = False
     rm_dropout: Annotated[StrictBool, _say("PyTorch: switch dropout off while debugging.")] = True
     async_dump: Annotated[
-        StrictBool, _say("Accepted and ignored: files are always written behind training.")
+        StrictBool,
+        _say(
+            "MindSpore L2 on Ascend: kernels are written behind training. Elsewhere accepted and ignored: "
+            "files always are."
+        ),
     ] = False
     precision: Annotated[Precision, _PRECISION] = "high"
     extra_info: Annotated[

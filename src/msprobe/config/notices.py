@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from msprobe.config.models import ConfigFile, FreeBenchmark, RunUt, Scene, Tensor
+from msprobe.config.models import ConfigFile, FreeBenchmark, RunUt, Scene, Statistics, Tensor
 from msprobe.config.rules import MINDSPORE, STATIC, api_direction, kernel_apis, remark
 from msprobe.json_file import Json, KeyPath, Remark
 from msprobe.name import FORWARD
@@ -33,6 +33,13 @@ _IGNORED: Mapping[KeyPath, tuple[frozenset[Scene], str]] = MappingProxyType(
         ("free_benchmark", "max_sample"): (MINDSPORE, _FOR_PYTORCH),
     }
 )
+# MindSpore itself writes its kernels: what we say of our own recordings does not hold for them.
+_KERNELS: Mapping[KeyPath, str] = MappingProxyType(
+    {
+        ("extra_info",): "kernels have neither call stacks nor modules",
+        ("statistics", "summary_mode"): "kernels have no summary modes",
+    }
+)
 
 
 def ignored(given: Mapping[str, Json], task: str, scene: Scene) -> dict[KeyPath, str]:
@@ -40,7 +47,11 @@ def ignored(given: Mapping[str, Json], task: str, scene: Scene) -> dict[KeyPath,
     section = given.get(task)
     present: set[KeyPath] = {(key,) for key in given}
     present |= {(task, key) for key in section} if isinstance(section, dict) else set()
-    return {key: reason for key, (scenes, reason) in _IGNORED.items() if key in present and scene in scenes}
+    reasons = {key: reason for key, (scenes, reason) in _IGNORED.items() if scene in scenes}
+    if scene in MINDSPORE and given.get("level") == "L2":
+        reasons |= _KERNELS
+        del reasons[("async_dump",)]  # which they have
+    return {key: reason for key, reason in reasons.items() if key in present}
 
 
 def idle(file: ConfigFile) -> Iterator[Remark]:
@@ -53,6 +64,12 @@ def idle(file: ConfigFile) -> Iterator[Remark]:
         )
     if file.acl_config and file.level != "L2":
         yield remark(f'has no effect at level "{file.level}"; only level "L2" uses it', ("acl_config",))
+    if isinstance(section, Statistics) and section.tensor_list and file.level == "L2":
+        yield remark(
+            'has no effect at level "L2": kernels are recorded with statistics or with tensors, not with '
+            'both; use task "tensor" and name them in "tensor.list"',
+            ("statistics", "tensor_list"),
+        )
     if isinstance(section, Tensor):
         yield from _idle_backward_input(file, section)
         yield from _idle_exchange(section, "tensor", "online_run_ut", section.online_run_ut)
@@ -63,6 +80,11 @@ def idle(file: ConfigFile) -> Iterator[Remark]:
         for key in ("preheat_step", "max_sample"):
             if getattr(section, key) != getattr(defaults, key):
                 yield remark("has no effect because if_preheat is false", ("free_benchmark", key))
+    elif isinstance(section, FreeBenchmark) and section.pert_mode in ("no_change", "to_cpu"):
+        yield remark(
+            f'has no effect because the limits of pert_mode "{section.pert_mode}" are fixed',
+            ("free_benchmark", "if_preheat"),
+        )
 
 
 def _idle_backward_input(file: ConfigFile, section: Tensor) -> Iterator[Remark]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import mindspore
 
+from msprobe.capture.chosen import Chosen
 from msprobe.capture.recorder import Plan
 from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Place, Stacks
@@ -21,6 +22,7 @@ from msprobe.mindspore.model_debugger import ModelDebugger
 from msprobe.record import Stack
 
 _OLDEST = (2, 7, 0)
+_OF_TENSOR_DUMP = ("MS_DUMP_SLICE_SIZE", "MS_DUMP_WAIT_TIME")
 
 
 class _NoStacks(Stacks):
@@ -77,7 +79,7 @@ class GraphDebugger(ModelDebugger):
     def _plan(self) -> Plan:
         return super()._plan()._replace(backward_like_forward=True)
 
-    def _report(self, scope: Scope) -> None:
+    def _report(self, scope: Scope | Chosen) -> None:
         super()._report(scope)
         if self._writer is not None and self._writer.is_open and not self._writer.records:
             self.tell_once(
@@ -110,5 +112,8 @@ def _check(config: Config) -> None:
             f'"{config.task}.list" names kernels in a static graph, and level L0 has none: leave it empty, '
             "and give start() the part of the model that you want to see."
         )
+    for name in _OF_TENSOR_DUMP:
+        if name in os.environ:
+            logger().info("%s has no effect: it is for mindspore.ops.TensorDump, which is not used.", name)
     if getattr(config.section, "file_format", "npy") != "npy":
         logger().warning("file_format has no effect at level %s: tensors are saved as npy.", config.level)

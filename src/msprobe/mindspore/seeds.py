@@ -58,8 +58,9 @@ def _made_without(init: Any) -> Any:
 
 
 def _without(dropout: Any) -> Any:
-    @functools.wraps(dropout)
     def keep_all(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         return input  # asked to drop nothing it would still need a kernel that only Ascend has
 
-    return keep_all
+    named = functools.update_wrapper(keep_all, dropout)
+    del named.__wrapped__  # a graph would be compiled from what it wraps
+    return named
