@@ -27,6 +27,7 @@ class ToyAdapter:
         self.described = 0  # how many arrays were looked at
         self.transfers: list[int] = []  # how many statistics each transfer brought from the device
         self.refuses: Callable[[Array], bool] = lambda array: False  # arrays that cannot be described
+        self.flags: list[bool] = []  # what the device answers when it is asked for an overflow
         self._waiting: list[tuple[Deferred, Any]] = []
 
     def is_tensor(self, value: Any) -> bool:
@@ -107,6 +108,9 @@ class ToyAdapter:
 
     def is_control_flow(self, error: BaseException) -> bool:
         return isinstance(error, StopEarly)
+
+    def overflow_flag(self) -> bool | None:
+        return self.flags.pop(0) if self.flags else None
 
     def parameters(self, module: Module) -> Iterable[tuple[str, Array]]:
         return module.parameters()

@@ -6,7 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from msprobe.name import CallName
 from msprobe.record import Leaf
+from msprobe.store.dtypes import TensorData
 
 T = TypeVar("T")
 Undo = Callable[[], None]
@@ -144,6 +146,10 @@ class Adapter(Protocol):
         """Whether the framework raised this to steer itself, so that it is no failure of the call."""
         ...
 
+    def overflow_flag(self) -> bool | None:
+        """Whether the device noted an overflow since this was asked last; None where no device notes any."""
+        ...
+
     def parameters(self, module: Any) -> Iterable[tuple[str, Any]]: ...
 
     def intercept(self, around: Around, region: Region) -> Undo: ...
@@ -162,4 +168,85 @@ class Adapter(Protocol):
 
     def untracked(self) -> AbstractContextManager[Any]:
         """While our own code touches tensors: no interception, no graph, no change of any state."""
+        ...
+
+
+class Surroundings(Protocol):
+    """What a call ran in: its mixed precision, and whether a graph was built."""
+
+    def __call__(self, *, mixed: bool, differentiable: bool) -> AbstractContextManager[Any]:
+        """Enter it: with mixed precision or without, for a call that gradients shall pass or for another."""
+        ...
+
+
+class Replay(Protocol):
+    """A framework, as far as calling one of its APIs again needs it.
+
+    dtypes have the names of msprobe.store.dtypes, such as "float16"; devices those of the framework.
+    """
+
+    def is_tensor(self, value: Any) -> bool: ...
+
+    def function_of(self, name: CallName) -> Callable[..., Any] | None:
+        """What a record names, if it is one of the listed APIs and this release has it."""
+        ...
+
+    def obstacle(self, api: Api, tensors: Sequence[Any]) -> str | None:
+        """Why a call with these tensors cannot be made a second time unnoticed; None where it can."""
+        ...
+
+    def comparable(self, api: Api, output: Any) -> Any:
+        """The part of an output that two calls with the same inputs have in common, in its places."""
+        ...
+
+    def listed_as(self, name: CallName) -> str:
+        """How the list of free_benchmark names this call in full."""
+        ...
+
+    def means(self, entry: str, name: CallName) -> bool:
+        """Whether an entry of that list means this call."""
+        ...
+
+    def dtype_of(self, tensor: Any) -> str: ...
+
+    def device_of(self, tensor: Any) -> str: ...
+
+    def snapshot(self, tensor: Any) -> TensorData | None:
+        """A private copy of the tensor's bytes, or None if it has none."""
+        ...
+
+    def make(self, data: TensorData, device: str = "cpu") -> Any:
+        """A tensor with these values, outside every graph."""
+        ...
+
+    def moved(self, tensor: Any, dtype: str | None = None, device: str | None = None) -> Any:
+        """The tensor with another dtype or on another device; part of the graph, if one is built."""
+        ...
+
+    def copy(self, tensor: Any, *, in_graph: bool = False) -> Any:
+        """The same values in memory of its own; outside every graph, unless gradients shall pass it."""
+        ...
+
+    def like(self, tensor: Any, data: TensorData) -> Any:
+        """A copy with other values: on the same device, laid out in the same way."""
+        ...
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """No graph is built, and no call is recorded."""
+        ...
+
+    def surroundings(self) -> Surroundings:
+        """What calls run in now, to be entered anew, perhaps later."""
+        ...
+
+    def randomness(self, values: Sequence[Any] = ()) -> Any:
+        """The state of all random numbers that calls may draw, also of generators among these values."""
+        ...
+
+    def restore_randomness(self, state: Any) -> None: ...
+
+    def gradients(
+        self, call: Callable[[Sequence[Any]], Sequence[Any]], inputs: Sequence[Any], of_outputs: Sequence[Any]
+    ) -> list[Any]:
+        """Run `call(inputs)` and go back from its outputs: a gradient, or None, for each of the inputs."""
         ...

@@ -19,3 +19,7 @@ class RecordingError(MsprobeError, ValueError):
 
 class HardwareError(MsprobeError):
     """The request needs a device or a package that this machine does not have."""
+
+
+class OverflowLimitReached(MsprobeError, ValueError):
+    """As many calls have overflowed as the configuration lets training go on with (overflow_nums)."""

@@ -99,6 +99,12 @@ def test_ascend_makes_the_statistics_itself() -> None:
     assert dump_settings(static("statistics", Statistics()), ASCEND) == expected
 
 
+def test_ascend_can_write_behind_training() -> None:
+    config = static("tensor", Tensor(), async_dump=True)
+    settings = [dump_settings(config, machine).content["e2e_dump_settings"] for machine in (ASCEND, CPU)]
+    assert settings == [{"enable": False, "trans_flag": True}, E2E]
+
+
 @pytest.mark.spec("M050", "MSs")
 @pytest.mark.spec("C083", "MSs")
 @pytest.mark.parametrize("file_format", ["npy", "bin"])
@@ -168,20 +174,34 @@ REFUSED = [
         ConfigError,
         '"list" holds an expression with (?i, which MindSpore cannot take.',
     ),
+    *(
+        pytest.param(
+            static("overflow_check", OverflowCheck()),
+            ASCEND._replace(jit_level=level),
+            ConfigError,
+            f"task overflow_check needs jit_level O2 in a static graph, and it is {level}: nothing is "
+            'checked; call mindspore.set_context(jit_config={"jit_level": "O2"}).',
+            marks=pytest.mark.spec("C090", "MSs"),
+        )
+        for level in ("O0", "O1")
+    ),
     (
-        static("overflow_check", OverflowCheck()),
+        dynamic("overflow_check", OverflowCheck()),
         CPU,
         UsageError,
-        "task overflow_check cannot be done at level L2 by this release: it needs the overflow registers of "
-        "Ascend and jit_level O2; nothing is checked; use task statistics or tensor.",
+        "task overflow_check at level L2 is for static graphs, and this is a MindSpore dynamic graph: "
+        "nothing is checked; use level L1.",
     ),
-    pytest.param(
-        dynamic("tensor", Tensor(list=("Tensor.__mul__.0.forward",))),
-        CPU,
-        HardwareError,
-        "the kernels of the API Tensor.__mul__.0.forward can only be recorded on Ascend, with adump: nothing "
-        'is recorded; leave "list" empty to record what mindspore.jit compiles.',
-        marks=pytest.mark.spec("C078", "MSd"),
+    *(
+        pytest.param(
+            dynamic("tensor", Tensor(list=(f"Tensor.__mul__.0.{way}",))),
+            CPU,
+            HardwareError,
+            f"the kernels of the API Tensor.__mul__.0.{way} can only be recorded on Ascend, with adump: "
+            'nothing is recorded; leave "list" empty to record what mindspore.jit compiles.',
+            marks=pytest.mark.spec(row, "MSd"),
+        )
+        for way, row in (("forward", "C078"), ("backward", "C079"))
     ),
     (
         dynamic("tensor", Tensor(list=("MatMul",))),
@@ -220,6 +240,18 @@ def test_what_cannot_be_recorded_is_one_sentence(
         check(config)
         dump_settings(config, machine)
     assert str(told.value) == sentence
+
+
+@pytest.mark.spec("C093", "MSs")
+@pytest.mark.parametrize(("mode", "number"), [("aicore", 1), ("atomic", 2), ("all", 3)])
+@pytest.mark.parametrize("machine", [CPU, OLD_O2, ASCEND._replace(jit_level="O2")])
+def test_overflows_of_a_static_graph(mode: Any, number: int, machine: Machine) -> None:
+    config = static("overflow_check", OverflowCheck(check_mode=mode))
+    check(config)
+    asked = {**COMMON, "saved_data": "full", "op_debug_mode": number, "file_format": "npy"}
+    assert dump_settings(config, machine) == DumpSettings(
+        "kernel_graph_overflow_check.json", {"common_dump_settings": asked}, statistics=False
+    )
 
 
 @pytest.mark.parametrize(

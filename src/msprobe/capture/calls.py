@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from msprobe.capture.stacks import Place
-from msprobe.name import CallName
+from msprobe.name import FORWARD, CallName
 
 
 class Call(NamedTuple):
@@ -76,6 +76,29 @@ class Mark(NamedTuple):
 
     counts: Counter[str]
     modules: tuple[Call, ...]
+
+
+class Counts:
+    """How often each API was called; checkpointed code that runs again counts from where it first began."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def name(self, thread: Thread, owner: str) -> CallName:
+        """The name of the next call."""
+        if thread.counts is not None:
+            number = thread.counts[owner]
+            thread.counts[owner] = number + 1
+            return CallName(owner, FORWARD, number)
+        with self._lock:
+            number = self._counts[owner]
+            self._counts[owner] = number + 1
+        return CallName(owner, FORWARD, number)
+
+    def mark(self, thread: Thread) -> Mark:
+        counts = Counter(self._counts if thread.counts is None else thread.counts)
+        return Mark(counts, tuple(call.bare() for call in thread.modules))
 
 
 class Again:

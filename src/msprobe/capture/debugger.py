@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from msprobe.adapter import Adapter, Undo, Want
+from msprobe.adapter import Adapter, Replay, Undo, Want
+from msprobe.capture.chosen import Chosen
+from msprobe.capture.free_benchmark import Check
 from msprobe.capture.recorder import Plan, Recorder
 from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Stacks
+from msprobe.capture.tasks import TASKS, Opening
 from msprobe.capture.variables import VariableRecorder
 from msprobe.config import Config
 from msprobe.errors import UsageError
@@ -22,29 +25,31 @@ from msprobe.record import Header
 from msprobe.store.run import Run
 from msprobe.store.writer import Writer
 
-_TASKS = ("statistics", "tensor")
-
 
 class Debugger:
     """Follows one training run: opens a recording per step, and listens between start() and stop()."""
 
-    def __init__(self, adapter: Adapter, config: Config, stacks: Stacks) -> None:
-        if config.task not in _TASKS:
+    def __init__(
+        self, adapter: Adapter, config: Config, stacks: Stacks, replay: Replay | None = None
+    ) -> None:
+        if config.task not in TASKS:
             raise UsageError(
-                f"task {config.task} cannot be recorded by this release; use one of {', '.join(_TASKS)}."
+                f"task {config.task} cannot be recorded by this release; use one of {', '.join(TASKS)}."
             )
         if getattr(config.section, "online_run_ut", False):
             raise UsageError(
                 "online_run_ut cannot be used by this release; set it to false to record into dump_path."
             )
         self.config = config
+        self._task = TASKS[config.task](config)
         self._adapter = adapter
+        self._replay = replay
         self._stacks = stacks
         self._step = 0
         self._run = Run(Path(config.dump_path).absolute())  # the program may change its folder
         self._pid = os.getpid()
         self._undo: list[Undo] = []
-        self._recorder: Recorder | None = None
+        self._recorder: Recorder | Check | None = None
         self._variables: VariableRecorder | None = None
         self._writer: Writer | None = None
         self._told: set[str] = set()
@@ -87,6 +92,7 @@ class Debugger:
             self._variables.pause()
         if self._writer is not None:
             self._writer.publish(self._left_out())
+        self._task.end_training()
 
     def step(self) -> None:
         """The step is over: finish its recording and count on."""
@@ -95,6 +101,7 @@ class Debugger:
         self._finish()
         self._step += 1
         self._tell_if_over()
+        self._task.end_training()
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         """Record one variable, and its gradient, under a name (level debug)."""
@@ -143,14 +150,17 @@ class Debugger:
                 f"{'rank 0 (not distributed)' if rank is None else f'rank {rank}'}: nothing is recorded here."
             )
             return False
-        return True
+        obstacle = self._task.obstacle()
+        if obstacle is not None:
+            self.tell_once(obstacle)
+        return obstacle is None
 
     def _listen(self, model: Any, tokens: tuple[int, int] | None) -> None:
         recorder = self._recorder = self._recorder or self._open_recorder()
         if self._writer is not None and not self._writer.is_open:
             return  # why was told when it could not be begun
         try:
-            if self.config.level in ("L0", "mix"):
+            if self.config.level in ("L0", "mix") and isinstance(recorder, Recorder):
                 self._undo.append(self._adapter.watch(model, recorder))
             if self.config.level in ("L1", "mix"):
                 self._undo.append(self._adapter.intercept(recorder.around, recorder))
@@ -162,7 +172,7 @@ class Debugger:
             self._silence()
             raise
 
-    def _listen_to_tokens(self, recorder: Recorder, model: Any, tokens: tuple[int, int]) -> None:
+    def _listen_to_tokens(self, recorder: Recorder | Check, model: Any, tokens: tuple[int, int]) -> None:
         calls = Counter[str]()
 
         def before() -> None:
@@ -174,7 +184,7 @@ class Debugger:
 
         self._undo.append(self._adapter.on_model_call(model, before, after))
 
-    def _open_recorder(self) -> Recorder:
+    def _open_recorder(self) -> Recorder | Check:
         section = self.config.section
         scope = Scope(
             getattr(section, "scope", ()),
@@ -182,7 +192,18 @@ class Debugger:
             getattr(section, "data_mode", ("all",)),
             inner=self.config.level == "mix",
         )
-        return Recorder(self._adapter, self._open_writer(), scope, self._stacks, self._plan())
+        return self._task.recorder(
+            Opening(
+                self._step,
+                self._adapter,
+                self._replay,
+                self._run,
+                self._open_writer,
+                scope,
+                self._stacks,
+                self._plan(),
+            )
+        )
 
     def _open_writer(self) -> Writer:
         rank = self._adapter.rank()
@@ -192,8 +213,7 @@ class Debugger:
             rank,
             Header(self.config.task, self.config.level, self._adapter.framework),
             suffix=self._adapter.file_suffix,
-            with_tensors=self.config.task == "tensor"
-            or bool(getattr(self.config.section, "tensor_list", ())),
+            with_tensors=self._task.saves_tensors,
         )
         return self._writer
 
@@ -236,18 +256,16 @@ class Debugger:
     def _left_out(self) -> dict[str, int]:
         return dict(self._recorder.scope.left_out) if self._recorder is not None else {}
 
-    def _report(self, scope: Scope) -> None:
-        """Say what of the configuration was never met, and why nothing was recorded if nothing was."""
+    def _report(self, scope: Scope | Chosen) -> None:
+        """Say what of the configuration was never met, and what the step came to."""
         for name, key in scope.never_met().items():
             if name not in self._told:
                 self._told.add(name)
                 near = scope.nearest(name)
                 hint = f"; the nearest that was made is {near}" if near else ""
                 logger().warning("%s names %s, but step %d made no such call%s.", key, name, self._step, hint)
-        if self._writer is not None and self._writer.is_open and not self._writer.records + self._writer.lost:
-            reasons = [f"{count} calls are {reason}" for reason, count in scope.left_out.items()]
-            why = "; ".join(reasons) or "no call was made between start() and stop()"
-            logger().warning("step %d: nothing was recorded: %s.", self._step, why)
+        if self._recorder is not None:
+            self._recorder.tell_result(self._step)
 
     def _tell_if_over(self) -> None:
         if self.config.step and self._step > max(self.config.step):

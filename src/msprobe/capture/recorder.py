@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
 from msprobe.adapter import Adapter, Api, Want
-from msprobe.capture.calls import Again, Call, Guard, Mark, Thread
+from msprobe.capture.calls import Again, Call, Counts, Guard, Mark, Thread
 from msprobe.capture.gradients import CallGradients, ParameterGradients
 from msprobe.capture.memo import Memo, Seen
 from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Stacks
 from msprobe.kernels import statistics_of
-from msprobe.name import BACKWARD, FORWARD, CallName, call_owner, slot_name
+from msprobe.log import logger
+from msprobe.name import BACKWARD, CallName, call_owner, slot_name
 from msprobe.record import Leaf, Record, Tree, plain_leaf, tensors_in, walk
 from msprobe.store.tensors import file_name
 from msprobe.store.writer import Writer
@@ -48,7 +48,7 @@ class Recorder:
         self._stacks = stacks
         self.plan = plan
         self._memo = Memo()
-        self._counts: Counter[str] = Counter()
+        self._counts = Counts()
         self._thread = Thread()
         self._lock = threading.RLock()
         # Whose content is under each file name: a name may be written again (backward run twice).
@@ -236,9 +236,7 @@ class Recorder:
     # --- checkpointed code runs a second time; its calls keep their first names ---
 
     def mark(self) -> Mark:
-        thread = self._thread
-        counts = Counter(self._counts if thread.counts is None else thread.counts)
-        return Mark(counts, tuple(call.bare() for call in thread.modules))
+        return self._counts.mark(self._thread)
 
     def again(self, mark: Mark) -> AbstractContextManager[None]:
         return Again(self._thread, mark)
@@ -313,6 +311,13 @@ class Recorder:
             self.settle()
             self.closed = True
 
+    def tell_result(self, step: int) -> None:
+        """Say why nothing was recorded, if nothing was."""
+        if self._writer.is_open and not self._writer.records + self._writer.lost:
+            reasons = [f"{count} calls are {reason}" for reason, count in self.scope.left_out.items()]
+            why = "; ".join(reasons) or "no call was made between start() and stop()"
+            logger().warning("step %d: nothing was recorded: %s.", step, why)
+
     def safely(self, doing: str, record: str, work: Callable[..., T], *args: Any) -> T | None:
         """`work(*args)` as in guarded(), at less cost, for what is done at every call."""
         thread = self._thread
@@ -368,15 +373,7 @@ class Recorder:
         return see
 
     def _count(self, owner: str) -> CallName:
-        counts = self._thread.counts
-        if counts is None:
-            with self._lock:
-                number = self._counts[owner]
-                self._counts[owner] = number + 1
-        else:
-            number = counts[owner]
-            counts[owner] = number + 1
-        return CallName(owner, FORWARD, number)
+        return self._counts.name(self._thread, owner)
 
     def _backward_parent(self, call: Call) -> str | None:
         if call.parent is None or not self.plan.with_parents:

@@ -67,6 +67,9 @@ class MindSporeAdapter:
     def is_control_flow(self, error: BaseException) -> bool:
         return type(error).__name__ == "_StopRecomputationError"
 
+    def overflow_flag(self) -> None:
+        return None
+
     def intercept(self, around: Around, region: Region) -> Undo:
         seen = _exact(around)
         installs = [

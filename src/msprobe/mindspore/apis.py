@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from mindspore import Tensor
 from msprobe import yaml_file
 from msprobe.adapter import Api
 from msprobe.capture.patch import Place, is_in_place
+from msprobe.name import CallName, call_owner
 from msprobe.yaml_file import Items, Object, Text, YamlFile
 
 SUPPORT_LIST = Path(__file__).parent / "dump" / "hook_cell" / "support_wrap_ops.yaml"
@@ -41,6 +42,20 @@ def places(path: Path = SUPPORT_LIST) -> tuple[Place, ...]:
                 api = Api(prefix, name, is_in_place(name), communicates=prefix == _INTO_ARGUMENTS)
                 found.append(Place(holder, name, api))
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=1)
+def by_owner() -> dict[str, Callable[..., Any]]:
+    """The listed functions by the owner of their records."""
+    return {
+        call_owner(api.prefix, api.name): getattr(holder, attribute) for holder, attribute, api in places()
+    }
+
+
+def full_name(name: CallName) -> str:
+    """What MindSpore calls the function of a record: mindspore.mint.div of Mint.div.0.forward."""
+    where = {prefix: where for where, prefix in _SECTIONS.values()}.get(name.prefix)
+    return name.owner if where is None else f"{where}.{name.api}"
 
 
 def _holder(where: str) -> Any:

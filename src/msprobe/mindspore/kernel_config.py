@@ -15,6 +15,7 @@ NET = "Net"
 ELSEWHERE = 2**32 - 1  # the number of a step that no settings name: what runs in it is not recorded
 _EVERY_STEP = "0-4000000000"  # "all" would take ELSEWHERE as well
 _SIDES = {"all": 0, "input": 1, "output": 2}
+_OVERFLOWS = {"aicore": 1, "atomic": 2, "all": 3}  # what MindSpore calls op_debug_mode
 _DEVICES = 8
 _CATEGORIES = ["max", "min", "avg", "l2norm"]
 _NEEDS_ADUMP = (2, 5, 0)  # newer than this, jit_level O2 is recorded through adump alone
@@ -50,6 +51,8 @@ def dump_settings(config: Config, machine: Machine) -> DumpSettings:
     """What this machine can give of a configuration that `check` has passed."""
     path = folder_of(config)
     _check_machine(config, machine, path)
+    if isinstance(config.section, OverflowCheck):
+        return _overflow_settings(config, config.section, machine, str(path))
     on_cpu = machine.device == "CPU"
     tensors = isinstance(config.section, Tensor)
     asked = _asked(config, str(path), "tensor" if tensors or on_cpu else "statistic")
@@ -57,24 +60,43 @@ def dump_settings(config: Config, machine: Machine) -> DumpSettings:
         asked |= {"op_debug_mode": 0, "file_format": getattr(config.section, "file_format", "npy")}
         return DumpSettings("kernel_graph_dump.json", {"common_dump_settings": asked}, statistics=False)
     asked["statistic_category"] = [] if tensors or on_cpu else _CATEGORIES
-    e2e: dict[str, Any] = {"enable": True, "trans_flag": True}
+    # What is not enabled MindSpore writes behind training; on CPU it makes no difference.
+    e2e: dict[str, Any] = {"enable": on_cpu or not config.async_dump, "trans_flag": True}
     if not tensors and not on_cpu:
         e2e |= {"stat_calc_mode": "host", "device_stat_precision_mode": "high"}
     content = {"common_dump_settings": asked, "e2e_dump_settings": e2e}
     return DumpSettings("kernel_kbyk_dump.json", content, statistics=on_cpu and not tensors)
 
 
+def _overflow_settings(config: Config, section: OverflowCheck, machine: Machine, path: str) -> DumpSettings:
+    if machine.device == "Ascend" and machine.jit_level != "O2":
+        raise ConfigError(
+            f"task overflow_check needs jit_level O2 in a static graph, and it is {machine.jit_level}: "
+            'nothing is checked; call mindspore.set_context(jit_config={"jit_level": "O2"}).'
+        )
+    asked = _asked(config, path, "full")
+    asked |= {"op_debug_mode": _OVERFLOWS[section.check_mode], "file_format": "npy"}
+    return DumpSettings("kernel_graph_overflow_check.json", {"common_dump_settings": asked}, statistics=False)
+
+
+def refuse_overflow(device: str, file: Path) -> None:
+    """`file` holds what an Ascend would have been told."""
+    raise HardwareError(
+        "task overflow_check in a static graph needs the overflow registers of Ascend, and this is "
+        f"{device}: nothing is checked; {file} holds the settings that MindSpore would be given there."
+    )
+
+
 def _asked(config: Config, path: str, saved_data: str) -> dict[str, Any]:
     section = config.section
-    assert isinstance(section, (Statistics, Tensor))
-    kernels = [_as_mindspore_reads(name) for name in section.list]
+    kernels = [_as_mindspore_reads(name) for name in getattr(section, "list", ())]
     return {
         "dump_mode": 1 if kernels else 0,
         "path": path,
         "net_name": NET,
         "iteration": "|".join(map(str, config.step)) or _EVERY_STEP,
         "saved_data": saved_data,
-        "input_output": _SIDES[section.data_mode[0]],
+        "input_output": _SIDES[getattr(section, "data_mode", ("all",))[0]],
         "kernels": kernels,
         "support_device": list(config.rank) or list(range(_DEVICES)),
     }
@@ -113,10 +135,12 @@ def check(config: Config) -> None:
     """What no machine can record at this level."""
     section = config.section
     if isinstance(section, OverflowCheck):
-        raise UsageError(
-            "task overflow_check cannot be done at level L2 by this release: it needs the overflow registers "
-            "of Ascend and jit_level O2; nothing is checked; use task statistics or tensor."
-        )
+        if config.scene is not Scene.MINDSPORE_STATIC:
+            raise UsageError(
+                f"task overflow_check at level L2 is for static graphs, and this is {config.scene.value}: "
+                "nothing is checked; use level L1."
+            )
+        return
     if not isinstance(section, (Statistics, Tensor)):
         raise UsageError(f"task {config.task} has no kernels; use task statistics or tensor at level L2.")
     if config.scene is not Scene.MINDSPORE_STATIC:
@@ -160,6 +184,8 @@ def _check_machine(config: Config, machine: Machine, path: Path) -> None:
             '"/" in it; choose another folder.'
         )
     compiled_whole = machine.device != "CPU" and machine.jit_level == "O2"
+    if isinstance(config.section, OverflowCheck):
+        return
     if compiled_whole and machine.version > _NEEDS_ADUMP:
         raise HardwareError(
             "with jit_level O2 the kernels on Ascend are recorded through adump, which is not in this build: "

@@ -14,7 +14,14 @@ from msprobe.capture.door import OpenDebugger
 from msprobe.config import Config, Scene
 from msprobe.errors import UsageError
 from msprobe.log import logger, set_rank
-from msprobe.mindspore.kernel_config import ELSEWHERE, NET, check, dump_settings, folder_of
+from msprobe.mindspore.kernel_config import (
+    ELSEWHERE,
+    NET,
+    check,
+    dump_settings,
+    folder_of,
+    refuse_overflow,
+)
 from msprobe.mindspore.kernel_dump import (
     KernelDump,
     has_compiled,
@@ -22,6 +29,7 @@ from msprobe.mindspore.kernel_dump import (
     rank_on_its_node,
     this_machine,
     watch_graphs,
+    write_settings,
 )
 from msprobe.store.kernel_summary import join, remove, set_aside, summarise
 from msprobe.store.kernels_dir import KernelFolder, step_folders
@@ -66,6 +74,7 @@ class KernelDebugger(OpenDebugger):
         self._path = folder_of(config)
         self._steps = Steps()
         self._dump: KernelDump | None = None
+        self._is_refused = False  # by the disk; graphs that are compiled meanwhile have no dump in them
         self._statistics = False  # made of tensors, by us
         self._number: int | None = None  # of the step whose kernels are being recorded
         self._first_ended = False
@@ -83,7 +92,7 @@ class KernelDebugger(OpenDebugger):
             return
         if token_range is not None:
             self._tell_once("token_range has no effect at level L2.")
-        if self._dump is None and not self._open():
+        if self._dump is None and (self._is_refused or not self._open()):
             return
         if self._first_ended:
             self._correct_first_step()
@@ -145,7 +154,14 @@ class KernelDebugger(OpenDebugger):
     # --- how it is done ---
 
     def _open(self) -> bool:
-        settings = dump_settings(self.config, this_machine())
+        machine = this_machine()
+        settings = dump_settings(self.config, machine)
+        if self.config.task == "overflow_check" and machine.device != "Ascend":
+            refuse_overflow(machine.device, write_settings(settings, self._path))
+        if self.config.async_dump and machine.device == "CPU":
+            self._tell_once(
+                "async_dump has no effect on CPU: MindSpore writes what a kernel gave before it goes on."
+            )
         if has_compiled():
             logger().warning(
                 "nothing is recorded: MindSpore takes up its dump with the first graph that it compiles, and "
@@ -159,7 +175,8 @@ class KernelDebugger(OpenDebugger):
         try:
             self._dump = KernelDump(settings, self._path)
         except OSError as problem:
-            self._tell_once(f"nothing is recorded: {problem.filename}: {problem.strerror}.")
+            self._is_refused = True
+            logger().warning("nothing is recorded: %s: %s.", problem.filename, problem.strerror)
             return False
         self._statistics = settings.statistics
         if self._statistics:

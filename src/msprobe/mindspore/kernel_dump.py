@@ -48,12 +48,17 @@ def has_compiled() -> bool:
     return bool(getattr(api, "ms_compile_cache", ())) or any(cells.values())
 
 
+def write_settings(settings: DumpSettings, folder: Path) -> Path:
+    file = make_folder(folder) / settings.file
+    write_whole(file, [json.dumps(settings.content, indent=4).encode()])
+    return file
+
+
 class KernelDump:
     """The dump, from its beginning to the end of the process: MindSpore reads its settings once."""
 
     def __init__(self, settings: DumpSettings, folder: Path) -> None:
-        file = make_folder(folder) / settings.file
-        write_whole(file, [json.dumps(settings.content, indent=4).encode()])
+        file = write_settings(settings, folder)
         if os.environ.get(_VARIABLE, str(file)) != str(file):
             logger().warning("%s was %s; it is now %s.", _VARIABLE, os.environ[_VARIABLE], file)
         os.environ[_VARIABLE] = str(file)

@@ -6,8 +6,9 @@ from typing import Any
 
 from msprobe.capture.debugger import Debugger
 from msprobe.capture.stacks import Stacks
-from msprobe.config import Config
+from msprobe.config import Config, Scene
 from msprobe.mindspore.adapter import MindSporeAdapter
+from msprobe.mindspore.replay import MindSporeReplay
 
 
 class ModelDebugger(Debugger):
@@ -15,7 +16,8 @@ class ModelDebugger(Debugger):
 
     def __init__(self, config: Config, adapter: MindSporeAdapter, stacks: Stacks) -> None:
         self.adapter = adapter
-        super().__init__(adapter, config, stacks)
+        replay = MindSporeReplay(speaks_torch=config.scene is Scene.MSADAPTER)
+        super().__init__(adapter, config, stacks, replay)
         self.register = adapter.custom.register
         self.forget = adapter.custom.forget
 

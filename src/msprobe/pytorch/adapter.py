@@ -20,6 +20,7 @@ from msprobe.pytorch.compiled import CompiledCode
 from msprobe.pytorch.distributed import Transfers, parts_of_p2p
 from msprobe.pytorch.exchange import exchange
 from msprobe.pytorch.intercept import Interception
+from msprobe.pytorch.npu import overflow_flag
 from msprobe.pytorch.versions import SEEN_DOORS, UNSEEN_DOORS, Versions
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import TensorData
@@ -66,6 +67,7 @@ class TorchAdapter:
         self.on_model_call = modules.on_model_call
         self.on_completion = self._transfers.expect
         self.counted_rank = self.rank
+        self.overflow_flag = overflow_flag
 
     def describe(self, tensor: Tensor, want: Want) -> Leaf:
         leaf = self._described.leaf(tensor, want)

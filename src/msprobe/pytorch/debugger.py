@@ -16,6 +16,7 @@ from msprobe.pytorch.adapter import TorchAdapter
 from msprobe.pytorch.dataloader import follow_dataloader
 from msprobe.pytorch.kernel_dump import KernelDump
 from msprobe.pytorch.modules import models_of
+from msprobe.pytorch.replay import TorchReplay
 from msprobe.pytorch.seeds import remove_dropout, seed_all
 
 
@@ -31,7 +32,8 @@ class TorchDebugger(Debugger):
         self._kernels = KernelDump(config) if config.level == "L2" else None
         self._at_close: list[Undo] = []
         adapter = TorchAdapter()
-        super().__init__(adapter, config, Stacks(adapter.hidden_files, adapter.frame_groups))
+        stacks = Stacks(adapter.hidden_files, adapter.frame_groups)
+        super().__init__(adapter, config, stacks, TorchReplay())
         self.adapter = adapter
         self.register, self.forget = adapter.custom.register, adapter.custom.forget
         self._model = model

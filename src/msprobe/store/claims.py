@@ -67,6 +67,12 @@ def is_of_this_run(run: Path, name: str) -> bool:
     return now - claimed < _age()
 
 
+def any_of_this_run(run: Path) -> bool:
+    """Whether some process of this run has claimed a rank."""
+    names = [path.name for path in (run / CLAIMS).iterdir() if path.name != _MUTEX]
+    return any(is_of_this_run(run, name) for name in names)
+
+
 @contextlib.contextmanager
 def alone(run: Path) -> Iterator[None]:
     """While the block lasts no other process claims a rank of this run or moves its older recordings."""

@@ -79,6 +79,11 @@ _FLOAT8 = {
 WIDER = {"bfloat16": "float32", "complex32": "complex64", **dict.fromkeys(_FLOAT8, "float32")}
 
 
+def bits_of(tensor: TensorData) -> Array:
+    """The elements in a row, in the numpy type that holds their bits; they cannot be changed."""
+    return np.frombuffer(memoryview(tensor.data), DTYPES[tensor.dtype].numpy)
+
+
 def as_float(array: Array, dtype: str) -> Array:
     """The values of half precision and smaller numbers as float32; other arrays come back as they are."""
     if dtype == "bfloat16":

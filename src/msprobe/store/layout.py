@@ -20,6 +20,7 @@ CONSTRUCT = "construct.json"
 DEBUG = "debug.json"
 JOURNAL = "journal.log"
 ERRORS = "dump_error_info.log"
+OVERFLOWS = "overflow.csv"
 PREVIOUS = "previous"
 CLAIMS = ".claims"
 

@@ -27,6 +27,7 @@ from msprobe.store.layout import (
     TENSOR_FOLDER,
     make_below,
     make_folder,
+    rank_folder,
     recording_folder,
 )
 from msprobe.store.tensors import Contents
@@ -61,6 +62,18 @@ class Run:
             told=self._told,
             contents=self._contents,
         )
+
+    def share(self, name: str, rank: int | None) -> Path:
+        """The path of a file that all ranks append to; one that an older run left is moved aside."""
+        path = make_folder(self.path) / name
+        own = rank_folder(rank)
+        with claims.alone(self.path):
+            if os.path.lexists(path) and not claims.any_of_this_run(self.path):
+                self._set_aside([path])
+            if own not in self._claimed:
+                with contextlib.suppress(UsageError):  # another process has it, and lines have room for both
+                    self._claimed[own] = claims.take(self.path, own)
+        return path
 
     def close(self) -> None:
         """Give up the claims; the claimed folders stay marked as recordings of this time."""

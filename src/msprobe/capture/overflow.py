@@ -1,0 +1,234 @@
+"""overflow_check: of all calls those that give NaN or an infinity are recorded, and their producers named."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from msprobe.adapter import Adapter, Api
+from msprobe.capture.calls import Call
+from msprobe.capture.overflow_judge import Held, Judge, given_to, made_by, slots
+from msprobe.capture.overflow_limit import Limit
+from msprobe.capture.overflow_verdict import ENTERED, PRODUCER, kinds_of
+from msprobe.capture.recorder import Plan, Recorder
+from msprobe.capture.scope import Scope
+from msprobe.capture.stacks import Stacks
+from msprobe.log import logger
+from msprobe.name import FORWARD, PARAMETERS_GRAD, CallName, slot_name
+from msprobe.record import Deferred, Leaf, Record, Stack
+from msprobe.store import overflow_csv
+from msprobe.store.overflow_csv import Overflow
+from msprobe.store.tensors import file_name
+from msprobe.store.writer import Writer
+
+_ARGUMENTS = ("input.", "kwargs.")  # their slots begin so
+_ASSIGNING = "assign"  # MindSpore's functions that change their first argument are called so
+_MOST_TOLD = 10  # producers named in the log for each step; overflow.csv has all of them
+
+
+class _Thread(threading.local):
+    """Whether the call that begins in this thread changes its arguments."""
+
+    def __init__(self) -> None:
+        self.changes = False
+
+
+class OverflowRecorder(Recorder):
+    """Describes every call as any recorder does, judges it when it is complete, and keeps what overflowed."""
+
+    def __init__(
+        self, adapter: Adapter, writer: Writer, scope: Scope, stacks: Stacks, plan: Plan, limit: Limit
+    ) -> None:
+        super().__init__(adapter, writer, scope, stacks, plan._replace(saves=lambda name: False))
+        self._limit = limit
+        self._judge = Judge(adapter)
+        self._judged = 0
+        self._verdicts: Counter[str] = Counter()
+        self._kept: set[str] = set()
+        self._undecided: dict[CallName, str] = {}  # parameters' gradients: where they are not finite
+        self._places: dict[CallName, Stack] = {}
+        self._call = _Thread()
+
+    # --- calls ---
+
+    def around(
+        self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self._thread.inside or not (self.listening or self._runs_again()):
+            return function(*args, **kwargs)
+        self._end_training()
+        self._call.changes = _changes(api, kwargs)
+        try:
+            output = super().around(api, function, args, kwargs)
+        finally:
+            self._call.changes = False
+        self._end_training()
+        return output
+
+    def _end_training(self) -> None:
+        """Between two calls, and not while checkpointed code runs again, which backward waits for."""
+        if self._limit.is_due and self._thread.counts is None:
+            self.listening = False
+            self._writer.publish(dict(self.scope.left_out))
+            self._limit.end_training()
+
+    def _begun(self, name: CallName, *further: Any) -> Call:
+        call = super()._begun(name, *further)
+        if call.place is not None:
+            self._places[name] = call.place.stack
+        return call
+
+    def _arrived(self, call: Call, results: list[Any]) -> None:
+        self._judge.note_communication(call.text)
+        super()._arrived(call, results)
+
+    def _ended(self, call: Call, output: Any, changed: Any) -> None:
+        super()._ended(call, changed if output is None else output, changed)
+
+    # --- tensors ---
+
+    def describe(self, tensor: Any, record: str, slot: str) -> Leaf:
+        held = self._judge.hold(super().describe(tensor, record, slot), tensor, slot)
+        if self._call.changes and slot.startswith(_ARGUMENTS):
+            held.copy = self._adapter.snapshot(tensor)
+        elif record.endswith(PARAMETERS_GRAD):
+            self._release(held)
+        return held
+
+    def _release(self, held: Held) -> None:
+        """Who holds the gradient of a parameter makes backward copy it; so only what is bad is kept."""
+        self._fetch()
+        if kinds_of(held):
+            held.copy = self._adapter.snapshot(held.tensor)
+        held.tensor = None
+
+    def _fetch(self) -> None:
+        """Statistics that are still on a device: a call is judged before the next one."""
+        if self._adapter.pending():
+            self._adapter.settle()
+
+    def _written(self, tree: Any, record: str, with_files: bool) -> Any:
+        """The tree without what it holds; the tensors are in files, as far as they are what was described."""
+        if isinstance(tree, Held):
+            leaf = Leaf._make(tree)
+            data = (tree.copy or self._content(tree)) if with_files else None
+            if data is None or self._writer.tensors is None:
+                return leaf
+            name = slot_name(record, tree.slot)
+            self._writer.tensors.put(name, data)
+            return leaf._replace(data_name=file_name(name, self._adapter.file_suffix))
+        if isinstance(tree, list):
+            return [self._written(item, record, with_files) for item in tree]
+        if isinstance(tree, dict):
+            return {key: self._written(item, record, with_files) for key, item in tree.items()}
+        return tree
+
+    def _content(self, held: Held) -> Any:
+        """None where the tensor was changed after it was described, by a call whose name does not say so."""
+        if held.tensor is None:
+            return None
+        again = self._adapter.describe(held.tensor, self.plan.want)
+        self._fetch()
+        if repr(_statistics(again)) != repr(_statistics(held)):  # NaN equals NaN here
+            return None
+        return self._adapter.snapshot(held.tensor)
+
+    # --- judging ---
+
+    def commit(self, record: Record) -> None:
+        with self._lock:
+            if self.closed:
+                return
+            self._fetch()
+            self._judged += 1
+            if record.name.direction == PARAMETERS_GRAD:
+                found = slots(made_by(record))
+                if found:
+                    self._undecided[record.name] = found
+                    self._keep(record)
+                return
+            verdict = self._judge.verdict(record)
+            if verdict is not None and self._keep(record):
+                stack = record.stack or self._places.get(record.name.facing(FORWARD))
+                given, made = slots(given_to(record)), slots(made_by(record))
+                self._tell(Overflow(str(record.name), verdict, given, made, _own_frame(stack)))
+
+    def _keep(self, record: Record) -> bool:
+        """Write a record; False if it was there, as in backward run twice or checkpointed code run again."""
+        text = str(record.name)
+        again = text in self._kept
+        self._kept.add(text)
+        with_files = not (again and self._thread.counts is not None)  # files are those of the first run
+        fields = {key: self._written(tree, text, with_files) for key, tree in record.fields.items()}
+        self._writer.append(record._replace(fields=fields))
+        return not again
+
+    def _tell(self, overflow: Overflow) -> None:
+        self._verdicts[overflow.verdict] += 1
+        if overflow.verdict == PRODUCER:
+            number = self._limit.count(self._writer.folder)
+            if self._verdicts[PRODUCER] <= _MOST_TOLD:
+                logger().warning("%s", _producer_told(overflow, number))
+        elif overflow.verdict == ENTERED:
+            logger().warning("%s", _entered_told(overflow))
+        overflow_csv.add(self._writer.folder, overflow)
+
+    def settle(self) -> None:
+        """No backward runs: whoever is to blame for the gradients of parameters has been heard."""
+        super().settle()
+        with self._lock:
+            while self._undecided:
+                name = next(iter(self._undecided))
+                found = self._undecided.pop(name)
+                self._tell(Overflow(str(name), self._judge.of_parameters(name), "", found, ""))
+
+    def tell_result(self, step: int) -> None:
+        """What the step came to."""
+        if not self._judged:
+            super().tell_result(step)
+        elif not self._verdicts:
+            logger().info("step %d: no overflow in %d records.", step, self._judged)
+        else:
+            logger().warning(
+                "step %d: of %d records %d made a number that is not finite, and %d passed one on: see %s.",
+                step,
+                self._judged,
+                self._verdicts[PRODUCER],
+                self._verdicts.total() - self._verdicts[PRODUCER],
+                overflow_csv.path(self._writer.folder),
+            )
+
+    def pause(self) -> None:
+        super().pause()
+        self._judge.excuses.forget()
+
+
+def _changes(api: Api, kwargs: dict[str, Any]) -> bool:
+    """Whether a call changes its arguments, as far as its name and its keywords say so."""
+    return api.in_place or api.communicates or "out" in kwargs or api.name.startswith(_ASSIGNING)
+
+
+def _statistics(leaf: Leaf) -> Any:
+    return leaf.stats.statistics if isinstance(leaf.stats, Deferred) else leaf.stats
+
+
+def _own_frame(stack: Stack | None) -> str:
+    """The innermost frame that is not of an installed package."""
+    frames = () if stack is None else stack.frames
+    own = [frame for frame in frames if "-packages/" not in frame] or list(frames)
+    return " ".join(own[0].split()) if own else ""
+
+
+def _producer_told(overflow: Overflow, number: int) -> str:
+    found = overflow.outputs or "finite numbers, while the overflow register was set"
+    where = f"; called at {overflow.called_at}" if overflow.called_at else ""
+    return f"overflow {number}: {overflow.name} gave {found}, and its inputs were finite{where}"
+
+
+def _entered_told(overflow: Overflow) -> str:
+    where = f"; called at {overflow.called_at}" if overflow.called_at else ""
+    if not overflow.inputs:
+        return f"{overflow.name} received {overflow.outputs}{where}"
+    return f"{overflow.name} was given {overflow.inputs}, which no recorded call has made{where}"

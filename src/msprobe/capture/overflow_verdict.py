@@ -1,0 +1,96 @@
+"""Who made a number that is not finite: the call itself, one before it, or the programmer, on purpose.
+
+producer    it gave one, and all it was given was finite
+passed on   it was given one already, or a call inside it is the producer
+entered     it was given one, and no call that was recorded has made it: data, weights, a sum of gradients
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from msprobe.name import CallName
+from msprobe.record import Deferred, Leaf
+
+PRODUCER, PASSED_ON, ENTERED = "producer", "passed on", "entered"
+
+Kinds: TypeAlias = frozenset[str]  # of numbers that are not finite; which they are says NAN, INF, MINUS_INF
+NAN, INF, MINUS_INF = "nan", "inf", "-inf"
+NONE: Kinds = frozenset()
+ANY: Kinds = frozenset({NAN, INF, MINUS_INF})
+MASKED: Kinds = frozenset({MINUS_INF})  # what a mask holds that was made elsewhere, and no accident does
+
+# They put a number where they are told to: one that is infinite is meant to be. Written without underscores
+# at either end, so that each stands for its in-place form as well.
+_FILLING = frozenset(
+    {"fill", "fills", "fill_diagonal", "full", "full_like", "index_fill", "masked_fill", "new_full"}
+    | {"nan_to_num", "pad", "scalar_tensor", "scatter", "setitem", "tensor", "where"}
+)
+# What they give was never written: whatever the memory held before.
+_UNINITIALISED = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "empty_with_format", "new_empty"}
+    | {"new_empty_strided", "resize", "resize_as"}
+)
+
+
+class Seen(NamedTuple):
+    """An input: the kinds of numbers in it that are not finite, and those among them that are meant to be."""
+
+    kinds: Kinds
+    excused: Kinds
+
+
+class Opinion(NamedTuple):
+    """What is thought of a call: its verdict, or what of its outputs is meant to be as it is."""
+
+    verdict: str | None = None
+    excused: Kinds = NONE
+
+
+def kinds_of(leaf: Leaf) -> Kinds:
+    """Which numbers that are not finite a leaf holds; where NaN hides the sign of an infinity, it is inf."""
+    stats: Any = leaf.stats
+    if stats is None:
+        return _kinds_of_number(leaf.value) if isinstance(leaf.value, float) else NONE
+    if isinstance(stats, Deferred):
+        stats = stats.statistics
+    if stats is None or not (stats.nan or stats.inf):
+        return NONE
+    kinds = {NAN} if stats.nan else set()
+    if stats.inf:
+        kinds |= {INF} if stats.nan or stats.max == math.inf else set()
+        kinds |= {MINUS_INF} if stats.min == -math.inf else set()
+    return frozenset(kinds)
+
+
+def _kinds_of_number(value: float) -> Kinds:
+    if math.isfinite(value):
+        return NONE
+    return frozenset({NAN if value != value else INF if value > 0 else MINUS_INF})
+
+
+def excuse_of_number(name: CallName, kinds: Kinds) -> Kinds:
+    """A number that a program writes into a call: -inf is a mask everywhere, inf only where it fills."""
+    return (kinds - {NAN}) if _plain(name) in _FILLING else kinds & MASKED
+
+
+def judge(name: CallName, inputs: Iterable[Seen], found: Kinds) -> Opinion:
+    """Of a forward call by itself; `found` is what its outputs hold. `entered` is for the caller to tell."""
+    if _plain(name) in _UNINITIALISED:
+        return Opinion(excused=ANY)
+    excused: set[str] = set()
+    for seen in inputs:
+        if not seen.kinds <= seen.excused:
+            return Opinion(PASSED_ON)
+        excused |= seen.kinds
+    if found <= excused:
+        return Opinion(excused=frozenset(excused))
+    if name.is_module and found == MASKED:
+        return Opinion(excused=MASKED)  # nobody sees what it did inside, and accidents leave other kinds too
+    return Opinion(PRODUCER)
+
+
+def _plain(name: CallName) -> str:
+    return name.api.rpartition(".")[2].strip("_")
