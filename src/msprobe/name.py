@@ -57,6 +57,11 @@ class CallName(NamedTuple):
     def is_module(self) -> bool:
         return self.prefix in MODULE_PREFIXES and self.direction != DEBUG
 
+    @property
+    def call(self) -> str:
+        """Which call, whatever side of it is looked at: `Torch.matmul.0`."""
+        return f"{self.owner}.{self.count}"
+
     def facing(self, direction: Direction) -> CallName:
         """The same call seen from another side."""
         return CallName(self.owner, direction, None if direction == PARAMETERS_GRAD else self.count)
@@ -103,6 +108,11 @@ def module_owner(path: str, class_name: str, *, prefix: str = "Module", index: i
     """The owner of a module's records; `index` is its model's place when a list of models was given."""
     middle = f".{index}" if index is not None else ""
     return f"{prefix}{middle}.{path}.{class_name}" if path else f"{prefix}{middle}.{class_name}"
+
+
+def call_of(place: str) -> str:
+    """The call of an API that a place belongs to: what stands before its last direction."""
+    return max((place.rpartition(f".{side}.")[0] for side in (FORWARD, BACKWARD)), key=len)
 
 
 def outer(name: str) -> str:

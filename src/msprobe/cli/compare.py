@@ -36,12 +36,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msprobe.cli.progress import progress
 from msprobe.cli.screen import harmless
 from msprobe.errors import UsageError
 
@@ -151,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.framework,
         arguments.save_mapping,
     )
-    compared = compare_runs(request.target, request.golden, wanted, options, _progress())
+    compared = compare_runs(request.target, request.golden, wanted, options, progress("comparing"))
     if request.loud:
         _log_calls(compared.outcomes)
     for line in compared.told():
@@ -203,21 +202,6 @@ def _jobs(asked: int | None) -> int:
     if asked is not None and asked < 1:
         raise UsageError(f"-j {asked}: it must be 1 or more.")
     return asked or os.cpu_count() or 1
-
-
-def _progress() -> Callable[[int, int], None]:
-    """Shows how far it is where somebody looks, at most a few times a second."""
-    shown = [0.0]
-
-    def show(done: int, count: int) -> None:
-        now = time.monotonic()
-        if sys.stderr.isatty() and (now - shown[0] > 0.2 or done == count):
-            shown[0] = now
-            bar = "#" * (20 * done // count) if count else ""
-            end = "\n" if done == count else ""
-            print(f"\rcomparing [{bar:<20}] {done} of {count}", end=end, file=sys.stderr, flush=True)
-
-    return show
 
 
 def _log_calls(outcomes: Sequence[Outcome]) -> None:

@@ -8,13 +8,29 @@ import sys
 from collections.abc import Sequence
 
 from msprobe import __version__
-from msprobe.cli import compare, recover, show
+from msprobe.cli import (
+    api_precision_compare,
+    compare,
+    multi_run_ut,
+    recover,
+    run_overflow_check,
+    run_ut,
+    show,
+)
 from msprobe.cli.screen import harmless
 from msprobe.errors import MsprobeError
 
 # A command is a module with SUMMARY, add_arguments(parser) and run(arguments) -> exit code. What is heavy it
 # imports inside run(), so that --help and --version answer at once.
-COMMANDS = {"compare": compare, "show": show, "recover": recover}
+COMMANDS = {
+    "compare": compare,
+    "show": show,
+    "recover": recover,
+    "run_ut": run_ut,
+    "multi_run_ut": multi_run_ut,
+    "api_precision_compare": api_precision_compare,
+    "run_overflow_check": run_overflow_check,
+}
 FRAMEWORKS = ("pytorch", "mindspore")
 
 FAILED = 2
@@ -27,6 +43,7 @@ _EXAMPLES = """examples:
   msprobe compare TARGET GOLDEN     where two recordings part
   msprobe show ./recording          what was recorded, and where
   msprobe recover ./recording       after a crash or a kill: finish the recording with every finished call
+  msprobe run_ut -api_info ./recording/step0/rank/dump.json   each recorded call, checked against a reference
   msprobe COMMAND --help            more about one command
 
 exit codes: 0 done; 2 wrong usage, or input that cannot be used; 130 interrupted (Ctrl-C); 141 output closed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import yaml
 from msprobe.adapter import Api
 from msprobe.capture.patch import Place, is_in_place
 from msprobe.errors import ConfigError
+from msprobe.name import call_owner
 
 SUPPORT_LIST = Path(__file__).parent / "hook_module" / "support_wrap_ops.yaml"
 
@@ -86,6 +88,21 @@ def _load(path: Path, _packages: frozenset[str]) -> Apis:
                 replaced.append(Place(owner, attribute, api))
     aten = {name: Api("Aten", name, in_place=is_in_place(name)) for name in sections.get("aten", ())}
     return Apis(overridable, exchanged, operators, aten, replaced)
+
+
+@functools.lru_cache(maxsize=4)
+def by_owner(path: Path = SUPPORT_LIST) -> dict[str, Callable[..., Any]]:
+    """The listed functions by the owner of their records; those that need other processes are left out."""
+    found = {}
+    for section, names in read_list(path).items():
+        where, prefix = _SECTIONS.get(section, ("torch.ops.aten", "Aten"))
+        holder = torch.ops.aten if section == "aten" else _holder(where)
+        for name in names if holder is not None and prefix != "Distributed" else ():
+            owner, attribute = _resolve(holder, name)
+            function = getattr(owner, attribute, None)
+            if callable(function):
+                found[call_owner(prefix, _called(prefix, name))] = function
+    return found
 
 
 def _resolve(holder: Any, name: str) -> tuple[Any, str]:

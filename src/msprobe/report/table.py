@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -57,14 +57,19 @@ def write_csv(path: Path, table: Table) -> None:
 
 
 def _csv(table: Table) -> Iterator[bytes]:
-    lines = _Lines()
-    writer = csv.writer(lines)
-    writer.writerow(map(_harmless, table.columns))
-    yield lines.take()
+    yield csv_lines([table.columns])
     rows = iter(table.rows)
     while some := list(islice(rows, _LINES_AT_ONCE)):
-        writer.writerows([_harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in some)
-        yield lines.take()
+        yield csv_lines(some)
+
+
+def csv_lines(rows: Iterable[Sequence[Cell]]) -> bytes:
+    """The rows as they stand in a file."""
+    lines = _Lines()
+    csv.writer(lines).writerows(
+        [_harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    )
+    return lines.take()
 
 
 def _harmless(text: str) -> str:
@@ -72,3 +77,8 @@ def _harmless(text: str) -> str:
     if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
         return "'" + text
     return text
+
+
+def written(cell: str) -> str:
+    """What was to be written where this cell was read."""
+    return cell[1:] if cell.startswith("'") and _harmless(cell[1:]) == cell else cell

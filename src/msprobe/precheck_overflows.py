@@ -1,0 +1,56 @@
+"""run_overflow_check: each overflow of a recording, and whether higher precision would have prevented it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from msprobe.precheck import read_recording
+from msprobe.precheck_calls import Lists, calls_of, reason_to_skip
+from msprobe.precheck_overflow import NORMAL, Overflow, overflows
+from msprobe.precheck_pool import Lost, Pool
+from msprobe.precheck_protocol import OVERFLOW, Order, call_line, read_overflow
+from msprobe.precheck_work import REPLAYED
+
+
+class Judged(NamedTuple):
+    """Each call that overflowed, in the order of the recording."""
+
+    found: tuple[tuple[str, Overflow], ...]
+
+    @property
+    def all_normal(self) -> bool:
+        return all(
+            not overflow.reason and {overflow.forward, overflow.backward} <= {NORMAL, ""}
+            for _, overflow in self.found
+        )
+
+    def told(self) -> Iterator[str]:
+        for name, overflow in self.found:
+            for side, kind in (("forward", overflow.forward), ("backward", overflow.backward)):
+                if kind:
+                    article = "a" if kind == NORMAL else "an"
+                    yield f"The {name}.{side} overflow is {article} {kind} overflow."
+            if overflow.reason:
+                yield f"The overflow of {name} could not be judged: {overflow.reason}"
+        if not self.found:
+            yield "No call of this recording overflowed."
+
+
+def judge_overflows(
+    api_info: str, worker: list[str], seconds: float, progress: Callable[[int, int], None]
+) -> Judged:
+    recording = read_recording(api_info)
+    calls = [call for call in calls_of(recording) if any(overflows(call))]
+    reasons = {call.text: reason_to_skip(call, Lists()) for call in calls}
+    todo = [call for call in calls if reasons[call.text] is None]
+    answers = {name: Overflow(reason=reason) for name, reason in reasons.items() if reason is not None}
+    if todo:
+        order = Order(OVERFLOW, recording.folder, 0, REPLAYED, None, 0)
+        with Pool(worker, [order], seconds) as pool:
+            pool.start()
+            for done, (number, line) in enumerate(pool.answers(map(call_line, todo)), 1):
+                answer = Overflow(reason=line.reason) if isinstance(line, Lost) else read_overflow(line)
+                answers[todo[number].text] = answer
+                progress(done, len(todo))
+    return Judged(tuple((call.text, answers[call.text]) for call in calls))

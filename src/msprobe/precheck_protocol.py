@@ -1,0 +1,134 @@
+"""What is said between the check and its workers: a line of JSON each way, and never an object of Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from msprobe.analyse.accuracy import Accuracy
+from msprobe.name import FORWARD
+from msprobe.precheck_arguments import Rebuilder
+from msprobe.precheck_calls import Call
+from msprobe.precheck_overflow import Overflow, overflow_of
+from msprobe.precheck_work import Answer, Setup, check
+from msprobe.record import Header, Recording
+from msprobe.report.precheck_csv import Result, Summed
+from msprobe.store.dump_json import Encoder, decode_record
+
+CHECK, OVERFLOW = "check", "overflow"
+
+
+class Order(NamedTuple):
+    """The first line to a worker."""
+
+    kind: str
+    folder: str  # of the recording
+    device: int
+    outputs: str
+    error_folder: str | None
+    threads: int
+
+
+class Ready(NamedTuple):
+    """The first line from a worker."""
+
+    device: str = ""
+    apis: tuple[str, ...] = ()
+    refused: str = ""  # why it cannot work at all
+
+
+# ---- lines to a worker ----
+
+
+def order_line(order: Order) -> str:
+    return json.dumps(order._asdict())
+
+
+def call_line(call: Call) -> str:
+    """The records stand in it as they stand in dump.json."""
+    encode = Encoder().tree
+    backward = "null" if call.backward is None else encode(call.backward.fields)
+    return (
+        f'{{"name": {json.dumps(str(call.name))}, "has_backward": {json.dumps(call.has_backward)}, '
+        f'"forward": {encode(call.forward.fields)}, "backward": {backward}}}'
+    )
+
+
+def _call(line: str) -> Call:
+    told = json.loads(line)
+    forward = decode_record(told["name"], told["forward"], "the order")
+    backward = None
+    if told["backward"] is not None:
+        name = str(forward.name.facing("backward"))
+        backward = decode_record(name, told["backward"], "the order")
+    assert forward.name.direction == FORWARD
+    return Call(forward.name, forward, backward, told["has_backward"])
+
+
+# ---- lines from a worker ----
+
+
+def read_ready(line: str) -> Ready:
+    told = json.loads(line)
+    return Ready(told["device"], tuple(told["apis"]), told["refused"])
+
+
+def _answer_line(answer: Answer | Overflow) -> str:
+    if isinstance(answer, Overflow):
+        return json.dumps(answer)
+    return json.dumps([answer.summed, answer.results])
+
+
+def read_answer(line: str) -> Answer:
+    summed, results = json.loads(line)
+    return Answer(Summed(*summed), tuple(map(_result, results)))
+
+
+def read_overflow(line: str) -> Overflow:
+    return Overflow(*json.loads(line))
+
+
+def _result(told: list[Any]) -> Result:
+    result = Result(*told)
+    return result._replace(
+        shape=None if result.shape is None else tuple(result.shape),
+        accuracy=None if result.accuracy is None else Accuracy(*result.accuracy),
+    )
+
+
+# ---- the worker's part ----
+
+
+def serve(
+    lines: Iterable[str], answers: TextIO, replay: Rebuilder, set_threads: Callable[[int], None]
+) -> None:
+    """Answer each line; each call begins with the same random numbers, whatever came before it."""
+
+    def say(line: str) -> None:
+        answers.write(f"{line}\n")
+        answers.flush()
+
+    waiting = iter(lines)
+    order = Order(**json.loads(next(waiting)))
+    if order.threads:
+        set_threads(order.threads)
+    try:
+        device = replay.device(order.device)
+    except ValueError as error:
+        say(json.dumps(Ready(refused=str(error))._asdict()))
+        return
+    say(json.dumps(Ready(device, tuple(replay.apis()))._asdict()))
+    folder = Path(order.error_folder) if order.error_folder is not None else None
+    setup = Setup(_recording(order.folder), device, order.outputs, folder)
+    answer = overflow_of if order.kind == OVERFLOW else check
+    random = replay.randomness()
+    for line in waiting:
+        replay.restore_randomness(random)
+        say(_answer_line(answer(_call(line), setup, replay)))
+
+
+def _recording(folder: str) -> Recording:
+    """Where tensor files are; the records come with each call."""
+    return Recording(Header("", "", ""), {}, folder)
