@@ -664,11 +664,11 @@ def test_levels_with_modules_need_a_model(make: Make, level: str) -> None:
         make(level).start()
 
 
-def test_tasks_of_later_releases_are_refused(adapter: ToyAdapter, tmp_path: Path) -> None:
-    from msprobe.config import FreeBenchmark
+def test_run_ut_is_no_task_of_training(adapter: ToyAdapter, tmp_path: Path) -> None:
+    from msprobe.config import RunUt
 
-    config = Config(dump_path=str(tmp_path), task="free_benchmark", section=FreeBenchmark())
-    with pytest.raises(UsageError, match="task free_benchmark cannot be recorded by this release"):
+    config = Config(dump_path=str(tmp_path), task="run_ut", section=RunUt())
+    with pytest.raises(UsageError, match="task run_ut cannot be recorded by this release"):
         Debugger(adapter, config, Stacks())
 
 

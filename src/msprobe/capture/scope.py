@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msprobe.errors import RecordingError
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
@@ -109,9 +109,7 @@ class Scope:
 
     def nearest(self, name: str) -> str | None:
         """Of the calls that were made, the name or the API that is most like this."""
-        apis = {CallName.parse(text).api for text in self._made}
-        near = difflib.get_close_matches(name, sorted(self._made | apis), n=1, cutoff=0.0)
-        return near[0] if near else None
+        return nearest(name, self._made | {CallName.parse(text).api for text in self._made})
 
     def _allow(self, name: CallName) -> bool:
         return True if self.sides.wants(name) else self._refuse(OTHER_DIRECTION)
@@ -119,6 +117,12 @@ class Scope:
     def _refuse(self, reason: str) -> bool:
         self.left_out[reason] += 1
         return False
+
+
+def nearest(name: str, made: Collection[str]) -> str | None:
+    """Of these names the one that is most like this."""
+    near = difflib.get_close_matches(name, sorted(made), n=1, cutoff=0.0)
+    return near[0] if near else None
 
 
 class _Interval:

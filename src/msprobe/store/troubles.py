@@ -37,9 +37,9 @@ class Troubles:
         self._counts: Counter[Hashable] = Counter()
         self._lock = threading.Lock()
 
-    def tell(self, sentence: str, error: BaseException) -> None:
+    def tell(self, sentence: str, error: BaseException, kind: Hashable = None) -> None:
         """Log the sentence if its kind is new to the run; note the error if it is new to the recording."""
-        kind = _kind(error)
+        kind = kind or _kind(error)
         with self._lock:
             self._counts[kind] += 1
             new = self._counts[kind] == 1
