@@ -154,6 +154,8 @@ def test_the_configuration_seeds_once(
     make: Make, keys: dict[str, Any], seed: int | None, deterministic: bool
 ) -> None:
     torch.manual_seed(99)
+    random.seed(99)
+    np.random.seed(99)
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
     make(rm_dropout=False, **keys)
     after = torch.get_rng_state(), random.getstate(), str(np.random.get_state())

@@ -147,8 +147,8 @@ def test_what_is_registered_stands_again_after_stop(probe: Probe) -> None:
 @pytest.mark.parametrize("name", ["golden", "nested", "recompute"])
 @pytest.mark.parametrize(("level", "task"), [("mix", "statistics"), ("L1", "tensor")])
 def test_no_tensor_outlives_its_step(level: str, task: str, name: str, probe: Probe) -> None:
-    alone = follow(NETS[name], steps=9, look_every=3)
-    recorded = follow(NETS[name], steps=9, look_every=3, probe=probe, level=level, task=task)
+    alone = follow(NETS[name], steps=6, look_every=2)
+    recorded = follow(NETS[name], steps=6, look_every=2, probe=probe, level=level, task=task)
     assert recorded.new_tensors == alone.new_tensors
 
 
