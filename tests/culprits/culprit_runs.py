@@ -27,7 +27,7 @@ from msprobe.compare import compare
 from msprobe.pytorch import PrecisionDebugger
 from msprobe.pytorch import debugger as door
 
-STEPS = 2
+STEPS = 1
 TASKS = ("tensor", "sketch", "statistics")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import culprit_runs
 import pytest
 import torch
 from culprit_faults import Faulty, OtherDevice, OtherOrder
@@ -24,6 +25,11 @@ def one_thread() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     close()
+
+
+@pytest.fixture(autouse=True, params=[1, pytest.param(2, marks=pytest.mark.prove)], ids="{} steps".format)
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(culprit_runs, "STEPS", request.param)
 
 
 @pytest.mark.parametrize("net", NETS)
