@@ -13,6 +13,8 @@ import numpy as np
 from mindspore import Tensor, mint, nn, ops
 from ms_case import Probe, probe
 
+from msprobe.mindspore.framework import executor
+
 __all__ = ["probe"]
 
 LEVELS = ("L0", "L1", "mix")
@@ -103,6 +105,19 @@ def test_an_error_of_backward_reaches_training(level: str, probe: Probe) -> None
     debugger.stop()
     debugger.step()
     assert probe.troubles() == ""
+
+
+def test_what_is_left_of_a_failed_backward_ends_no_process(probe: Probe) -> None:
+    """MindSpore drops the callbacks of such a backward where Python must not free anything."""
+    debugger = probe.debugger("L0")
+    for _ in range(40):
+        net = nn.SequentialCell(nn.Dense(4, 4), FailsBackward(), nn.Dense(4, 4))
+        debugger.start(net)
+        error_of(WORK["training"](net))
+        debugger.stop()
+        debugger.step()
+        executor.clear_res()
+    assert probe.troubles(39) == ""
 
 
 def test_recording_goes_on_after_it(probe: Probe) -> None:

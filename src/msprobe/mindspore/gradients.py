@@ -137,9 +137,12 @@ def _borders(begun: Begun, tops: Sequence[Any]) -> list[_Border]:
 class Tap:
     """The hooks of one call; tells its sink each gradient, and when all have come."""
 
-    def __init__(self, sink: GradientSink, count: int, under_way: dict[Tap, None]) -> None:
+    def __init__(
+        self, sink: GradientSink, count: int, under_way: dict[Tap, None], at_the_end: Callable[[], None]
+    ) -> None:
         self._sink = sink
         self._under_way = under_way
+        self._at_the_end = at_the_end
         self._left = 0
         self._silent = dict.fromkeys(range(count))  # the inputs that have told nothing
         self._expected: dict[int, int] = {}  # by place: how many shares make the gradient of an input
@@ -199,7 +202,7 @@ class Tap:
     def _begin(self) -> None:
         if self not in self._under_way:
             if not self._under_way:
-                executor.queue_backward_final_callback(functools.partial(finish_all, self._under_way))
+                executor.queue_backward_final_callback(self._at_the_end)
             self._under_way[self] = None
 
     def finish(self) -> None:
@@ -237,6 +240,8 @@ class Gradients:
     def __init__(self) -> None:
         self._newest = -1
         self._under_way: dict[Tap, None] = {}  # something of their backward has come, and not all
+        # Made once and held: after an error MindSpore lets go of it where Python must not free anything.
+        self._at_the_end = functools.partial(finish_all, self._under_way)
         self._removals: list[Undo] = []
 
     def begin(self, inputs: Sequence[Tensor]) -> Begun:
@@ -245,7 +250,7 @@ class Gradients:
         return begun
 
     def attach(self, begun: Begun, outputs: Sequence[Tensor], sink: GradientSink) -> bool:
-        attached = Tap(sink, begun.count, self._under_way).attach(begun, outputs)
+        attached = Tap(sink, begun.count, self._under_way, self._at_the_end).attach(begun, outputs)
         for tensor in outputs:
             node = grad_node(tensor)
             if node is not None:
