@@ -38,7 +38,7 @@ TESTED     := pyproject.toml $(wildcard README.md examples/*.py) $(shell find sr
                 -path tests/golden -prune -o -regex '.*\.\(py\|c\|h\|js\|css\|html\|json\|yaml\|tsv\)' -print)
 
 .DEFAULT_GOAL := help
-.PHONY: help env envs demo test test-torch test-mindspore test-msadapter lint format spec bench clean
+.PHONY: help env envs demo test test-torch test-checks test-mindspore test-msadapter lint format spec bench clean
 .PHONY: prove prove-torch prove-mindspore envs-incumbent
 
 help: ## this list
@@ -49,7 +49,7 @@ demo: $(READY) ## train a small transformer twice, record both runs, name the ca
 
 # As many at once as there are cores; what each prints is shown when it has ended.
 AT_ONCE := --no-print-directory --jobs=$(shell nproc) --output-sync=target
-RUNS    := torch mindspore msadapter
+RUNS    := torch mindspore checks msadapter
 REPORTS := $(RUNS:%=build/spec/%.json)
 
 test: ## lint, types and all tests but the long ones; what CI runs
@@ -67,8 +67,14 @@ $(RUNS:%=test-%): export OMP_WAIT_POLICY := passive
 # Some tests alone have no say in which rows of the specification are shown.
 SHOWN = $(if $(TESTS),,--spec-report=build/spec/$(@:test-%=%).json)
 
-test-torch: $(READY) ## only the tests that need no MindSpore
-	$(PY) -m pytest -q $(or $(TESTS),--ignore=tests/ms --ignore=tests/msadapter) $(SHOWN)
+# What takes long with PyTorch is a run of its own, so that the cores share it.
+CHECKS := tests/culprits $(wildcard $(patsubst %,tests/test_%*.py,precheck overflow free_benchmark stability shared_csv))
+
+test-torch: $(READY) ## only the tests that need no MindSpore, and not those of test-checks
+	$(PY) -m pytest -q $(or $(TESTS),--ignore=tests/ms --ignore=tests/msadapter $(CHECKS:%=--ignore=%)) $(SHOWN)
+
+test-checks: $(READY) ## only the tests of finding culprits, overflow_check, free_benchmark and run_ut
+	$(PY) -m pytest -q $(or $(TESTS),$(CHECKS)) $(SHOWN)
 
 # With numpy 1.26, which MindSpore needs; so what depends most on numpy is tested here once more.
 test-mindspore: $(MS_READY) ## only the tests with MindSpore (.venv-mindspore)
