@@ -58,6 +58,15 @@ class Skipped(Exception):
         self.reason = reason
 
 
+def reason_for(error: Exception) -> str:
+    """Why a call was not judged, by what was raised on the way."""
+    if isinstance(error, Skipped):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return Skip.NO_MEMORY.of(error)
+    return Skip.OURS.of(f"{type(error).__name__}: {error}")
+
+
 class Call(NamedTuple):
     """One recorded call of an API, both sides."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from msprobe.analyse.accuracy import values_of
 from msprobe.kernels import Statistics
 from msprobe.precheck_arguments import Rebuilder
-from msprobe.precheck_calls import Call, Skip, Skipped
+from msprobe.precheck_calls import Call, reason_for
 from msprobe.precheck_work import Setup, reference_of
 from msprobe.record import Leaf, Record, leaves
 from msprobe.store.dtypes import TensorData, as_float
@@ -53,12 +53,8 @@ def overflow_of(call: Call, setup: Setup, replay: Rebuilder) -> Overflow:
             _word(reference.outputs) if forward else "",
             _word(gradient for gradient in reference.gradients if gradient is not None) if backward else "",
         )
-    except Skipped as reason:
-        return Overflow(reason=str(reason))
-    except MemoryError as error:
-        return Overflow(reason=Skip.NO_MEMORY.of(error))
     except Exception as error:  # noqa: BLE001 - one call must not cost the others
-        return Overflow(reason=Skip.OURS.of(f"{type(error).__name__}: {error}"))
+        return Overflow(reason=reason_for(error))
 
 
 def _word(tensors: Iterable[TensorData]) -> str:

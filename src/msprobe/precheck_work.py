@@ -18,7 +18,7 @@ from msprobe.analyse.standard_table import COARSE, DROPOUTS, LIMITS
 from msprobe.analyse.standards import ERROR, PASS, SKIP, WARNING, Verdict, judge, judge_zeros, worst
 from msprobe.name import slot_name
 from msprobe.precheck_arguments import Arguments, Input, Rebuilder, content_of, rebuild, shaken, tensor_of
-from msprobe.precheck_calls import Call, Skip, Skipped
+from msprobe.precheck_calls import Call, Skip, Skipped, reason_for
 from msprobe.precheck_run import HOST, Ran, checked_side, reference_side, run
 from msprobe.record import Leaf, Recording, leaves
 from msprobe.report.precheck_csv import Result, Summed
@@ -53,12 +53,8 @@ def check(call: Call, setup: Setup, replay: Rebuilder) -> Answer:
     """Judge one call."""
     try:
         return _checked(call, setup, replay)
-    except Skipped as reason:
-        return skipped(call, str(reason))
-    except MemoryError as error:
-        return skipped(call, Skip.NO_MEMORY.of(error))
     except Exception as error:  # noqa: BLE001 - one call must not cost the others
-        return skipped(call, Skip.OURS.of(f"{type(error).__name__}: {error}"))
+        return skipped(call, reason_for(error))
 
 
 def skipped(call: Call, reason: str) -> Answer:

@@ -52,8 +52,11 @@ class DynamicDebugger(ModelDebugger):
 
     def _part(self, model: Any) -> None:
         """From now on there are two folders, if cells of the model are compiled."""
-        is_recorded = self.config.level in ("L0", "mix") and self.config.scene is Scene.MINDSPORE_DYNAMIC
-        is_recorded = is_recorded and self.config.task in ("statistics", "tensor")
+        is_recorded = (
+            self.config.level in ("L0", "mix")
+            and self.config.task in ("statistics", "tensor")
+            and self.config.scene is Scene.MINDSPORE_DYNAMIC
+        )
         if not is_recorded or not any(_has_compiled(root) for _, root in self.adapter.models_of(model)):
             return
         reason = obstacle()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import os
 from pathlib import Path
 from typing import NamedTuple
 
-from msprobe.store.layout import OVERFLOWS, open_new
+from msprobe.store.layout import OVERFLOWS
+from msprobe.store.shared_csv import SharedCsv
 
 
 class Overflow(NamedTuple):
@@ -27,13 +25,4 @@ def path(folder: Path) -> Path:
 
 def add(folder: Path, overflow: Overflow) -> None:
     """Append a line; it is there at once, whatever becomes of the process."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    if not os.path.lexists(path(folder)):
-        lines.writerow(Overflow._fields)
-    lines.writerow(overflow)
-    descriptor = open_new(path(folder), os.O_APPEND)
-    try:
-        os.write(descriptor, text.getvalue().encode("utf-8", "replace"))
-    finally:
-        os.close(descriptor)
+    SharedCsv(path(folder), Overflow._fields).append([overflow])
