@@ -63,6 +63,8 @@ endif
 
 # The runs share the cores, so a thread of OpenMP that waits must not keep one busy.
 $(RUNS:%=test-%): export OMP_WAIT_POLICY := passive
+# A test that waits for ever ends its run, and where every thread stood is printed.
+$(RUNS:%=test-%): export PYTEST_ADDOPTS := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 # Some tests alone have no say in which rows of the specification are shown.
 SHOWN = $(if $(TESTS),,--spec-report=build/spec/$(@:test-%=%).json)
@@ -168,7 +170,7 @@ $(MSA_MADE): | tools/venv.sh
 	@touch $@
 
 $(MSA_READY): $(BUILT_FROM) $(MSA_MADE)
-	$(MSA_PY) $(PIP) --no-warn-conflicts 'numpy<2' 'pytest>=8.2' --editable .
+	$(MSA_PY) $(PIP) --no-warn-conflicts 'numpy<2' 'pytest>=9' --editable .
 	@touch $@
 
 .venv-%/.ready-$(PLACE): | tools/venv.sh
