@@ -86,7 +86,7 @@ def called(file: str, line: int, function: str) -> str:
         if package in parts:
             begin = len(parts) - 1 - parts[::-1].index(package)
             return f"{'/'.join(parts[begin:])}: {function}"
-    return function
+    return function.split(" at 0x")[0].lstrip("<").rstrip(">")
 
 
 def main() -> None:
@@ -110,7 +110,7 @@ def main() -> None:
         for net in NETS:
             lines += table(net, measure(net, options.rounds, Path(folder)))
         for net in NETS:
-            lines += [f"What dominates L1 statistics, {net}:", ""]
+            lines += [f"What dominates L1 statistics, {net} (`compile` is the import of modules, once):", ""]
             lines += [*dominant(net, CASES[1], Path(folder)), ""]
     text = "\n".join(lines)
     print(text)
