@@ -67,13 +67,15 @@ def finish(probe: Probe, debugger: Any) -> None:
 class Late(Attention):
     """Attention in float16 that scales the product of its factors, which no longer fits."""
 
+    scale = 1024
+
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         batch, length, width = x.shape
         parts = self.qkv(x).half().chunk(3, dim=-1)
         q, k, v = (
             part.reshape(batch, length, self.heads, width // self.heads).transpose(1, 2) for part in parts
         )
-        scores = torch.matmul(q * 1024, k.transpose(-2, -1) * 1024) / 1024**2
+        scores = torch.matmul(q * self.scale, k.transpose(-2, -1) * self.scale) / self.scale**2
         weights = F.softmax(scores.masked_fill(mask, float("-inf")), dim=-1)
         return self.out(torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width).float())
 
@@ -81,10 +83,12 @@ class Late(Attention):
 class LateConv(Conv):
     """The same of a convolution."""
 
+    scale = 4096
+
     def forward(self, images: Tensor) -> Tensor:
         x = F.max_pool2d(self.body(images), 2)
         weight = self.conv.weight.half()
-        x = (F.conv2d(x.half() * 4096, weight * 4096) / 4096**2).float()
+        x = (F.conv2d(x.half() * self.scale, weight * self.scale) / self.scale**2).float()
         return self.head(F.adaptive_avg_pool2d(F.relu_(self.norm(x)), 1).flatten(1))
 
 
@@ -133,6 +137,22 @@ def test_the_whole_step_of_a_planted_fault(
     assert named(probe, "entered") == []
     assert next(iter(verdicts(probe))) == name
     assert set(verdicts(probe)) == set(probe.data())
+
+
+@pytest.mark.spec("C091", "PT")
+@pytest.mark.parametrize(("build", "loss", "name", "source"), FAULTS)
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_the_same_nets_without_the_fault_report_nothing(
+    probe: Probe, build: Any, loss: Any, name: str, source: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Late, "scale", 1)
+    monkeypatch.setattr(LateConv, "scale", 1)
+    seed()
+    model = build()
+    debugger = start(probe, -1, level, model)
+    loss(model, 0).backward()
+    finish(probe, debugger)
+    assert verdicts(probe) == {}
     assert json.loads((probe.rank() / "dump.json").read_text())["task"] == "overflow_check"
 
 

@@ -397,6 +397,26 @@ def test_normal_and_abnormal_overflows(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.spec("P23", "CLI")
+def test_what_overflow_check_recorded_is_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed()
+    probe = Probe(tmp_path)
+    half = torch.full((4,), 300.0, dtype=torch.float16, requires_grad=True)
+
+    def work() -> None:
+        torch.abs(torch.mul(half, half)).sum().backward()
+        torch.div(torch.ones(2), torch.zeros(2))
+
+    record(probe, work, task="overflow_check", overflow_check={"overflow_nums": -1})
+    closed()
+    assert run("run_overflow_check", "-api_info", probe.rank() / "dump.json") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "The Torch.mul.0.forward overflow is an abnormal overflow."
+    assert "The Torch.div.0.forward overflow is a normal overflow." in lines
+
+
+@pytest.mark.spec("P23", "CLI")
 def test_no_overflow(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("run_overflow_check", "-api_info", small) == 0
     assert capsys.readouterr().out == "No call of this recording overflowed.\n"
