@@ -70,12 +70,12 @@ $(RUNS:%=test-%): export PYTEST_ADDOPTS := -o faulthandler_timeout=300 -o faulth
 SHOWN = $(if $(TESTS),,--spec-report=build/spec/$(@:test-%=%).json)
 
 # What takes long with PyTorch is a run of its own, so that the cores share it.
-CHECKS := tests/culprits $(wildcard $(patsubst %,tests/test_%*.py,precheck overflow free_benchmark stability shared_csv))
+CHECKS := tests/culprits $(wildcard $(patsubst %,tests/test_%*.py,precheck overflow free_benchmark stability shared_csv online))
 
 test-torch: $(READY) ## only the tests that need no MindSpore, and not those of test-checks
 	$(PY) -m pytest -q $(or $(TESTS),--ignore=tests/ms --ignore=tests/msadapter $(CHECKS:%=--ignore=%)) $(SHOWN)
 
-test-checks: $(READY) ## only the tests of finding culprits, overflow_check, free_benchmark and run_ut
+test-checks: $(READY) ## only the tests of finding culprits, overflow_check, free_benchmark, run_ut and its online form
 	$(PY) -m pytest -q $(or $(TESTS),$(CHECKS)) $(SHOWN)
 
 # With numpy 1.26, which MindSpore needs; so what depends most on numpy is tested here once more.

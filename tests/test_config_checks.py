@@ -42,7 +42,7 @@ def test_online_training_side(section: dict[str, Any], expected: list[str]) -> N
     ("task", "switch"),
     [
         pytest.param("tensor", "online_run_ut", marks=spec(*((f"C08{n}", "PT") for n in (5, 6, 7)))),
-        ("run_ut", "is_online"),
+        pytest.param("run_ut", "is_online", marks=spec(*((f"C10{n}", "PT") for n in (0, 1, 2)))),
     ],
 )
 @pytest.mark.parametrize(
@@ -84,6 +84,7 @@ def test_online_training_side_wants_true_or_false() -> None:
 
 
 @pytest.mark.spec("C088", "PT")
+@pytest.mark.spec("C104", "PT")
 def test_settings_of_the_training_side_do_not_reach_the_checking_side() -> None:
     training = {"online_run_ut": True, "host": "10.0.0.1", "port": 8000}
     checking = {"is_online": True, "host": "127.0.0.1", "port": 9000, "rank_list": [1, "3-4"]}

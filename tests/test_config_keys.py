@@ -162,12 +162,13 @@ def test_key_that_the_scene_ignores(scene: Scene, keys: dict[str, Any], key: str
             ],
             marks=spec(("C085", "PT"), ("C086", "PT"), ("C087", "PT")),
         ),
-        (
+        pytest.param(
             {"task": "run_ut", "run_ut": {"host": "10.0.0.1", "port": 80, "rank_list": [0]}},
             [
                 f'"run_ut.{key}" has no effect because is_online is not true.'
                 for key in ("host", "port", "rank_list")
             ],
+            marks=spec(("C099", "PT"), ("C101", "PT"), ("C102", "PT"), ("C103", "PT"), ("C104", "PT")),
         ),
         (
             {"task": "free_benchmark", "free_benchmark": {"preheat_step": 3, "max_sample": 20}},

@@ -565,11 +565,3 @@ def test_workers_of_a_data_loader_record_nothing(make: Make, names: Names) -> No
     debugger.step()
     assert [name for name in names() if "sin" in name] == []
     assert [name for name in names() if "neg" in name] == ["Torch.neg.0.forward", "Torch.neg.1.forward"]
-
-
-@pytest.mark.spec("C084", "PT")
-def test_the_online_check_is_refused_and_nothing_is_recorded(make: Make, tmp_path: Path) -> None:
-    (tmp_path / "shared").mkdir()
-    section = {"online_run_ut": True, "nfs_path": str(tmp_path / "shared")}
-    with pytest.raises(UsageError, match="online_run_ut cannot be used by this release"):
-        make(task="tensor", tensor=section)

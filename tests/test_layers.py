@@ -24,6 +24,7 @@ LAYERS = (
     ("capture",),
     ("report", "mapping_file"),
     ("compare", "precheck"),
+    ("online",),
     ("pytorch", "mindspore"),
     ("cli",),
     ("ptdbg_ascend", "__main__"),
@@ -173,6 +174,12 @@ BAD = [
         "1: pytorch imports mindspore, which is on the same line.",
     ),
     ("msprobe/cli/main.py", "import ptdbg_ascend", "1: cli imports ptdbg_ascend, which is above it."),
+    (
+        "msprobe/store/formats.py",
+        "def known():\n    from ptdbg_ascend import old_files",
+        "2: store imports ptdbg_ascend, which is above it.",
+    ),
+    ("ptdbg_ascend/session.py", "import torch", "1: ptdbg_ascend imports torch, which only pytorch may."),
     (
         "msprobe/__init__.py",
         "from .errors import MsprobeError",

@@ -15,13 +15,14 @@ import torch.nn.functional as F
 import nets
 from msprobe.errors import MsprobeError
 from msprobe.kernels import Statistics
-from msprobe.precheck import read_recording, status_of
-from msprobe.precheck_arguments import generated
-from msprobe.precheck_calls import Call, Lists, Skip, Skipped, calls_of, reason_to_skip, without_repeats
-from msprobe.precheck_protocol import call_line, read_answer, serve
-from msprobe.precheck_work import AUTO, RECORDED, REPLAYED, Answer, Setup, check, skipped
+from msprobe.name import CallName
+from msprobe.precheck.arguments import generated, rebuild
+from msprobe.precheck.calls import Call, Lists, Skip, Skipped, calls_of, reason_to_skip, without_repeats
+from msprobe.precheck.check import read_recording, status_of
+from msprobe.precheck.protocol import call_line, read_answer, serve
+from msprobe.precheck.work import AUTO, RECORDED, REPLAYED, SENT, Answer, Setup, backward_side, check, skipped
 from msprobe.pytorch.worker import CheckedTorch
-from msprobe.record import Leaf, Recording
+from msprobe.record import Header, Leaf, Recording
 from torch_fixtures import Probe, probe, record
 
 __all__ = ["probe"]
@@ -166,6 +167,46 @@ def test_recorded_outputs_are_what_is_checked(
     found = statuses(checked(probe, outputs))
     assert found["Functional.linear.0"] == (forward, "pass")
     assert found["Functional.relu.0"] == ("pass", "pass")
+
+
+@pytest.mark.parametrize(
+    ("task", "work", "forward", "reason"),
+    [
+        ("tensor", linear_and_relu, "pass", ""),
+        ("statistics", linear_and_relu, "SKIP", Skip.NOT_SENT.value),
+        ("tensor", lambda: X.clone().__setitem__(0, 3.0), "SKIP", Skip.NOT_SENT.value),
+    ],
+)
+def test_nothing_is_made_up_for_what_was_not_sent(
+    probe: Probe, task: str, work: Callable[[], Any], forward: str, reason: str
+) -> None:
+    record(probe, work, task=task)
+    owners = ("Functional.linear", "Tensor.__")
+    (answer,) = (each for name, each in checked(probe, SENT).items() if name.startswith(owners))
+    assert (answer.summed.forward, answer.summed.message) == (forward, reason)
+
+
+def test_an_array_is_made_up_in_any_case() -> None:
+    """Only its statistics are recorded, so recorded outputs say nothing about a call that has one."""
+    array = Leaf("numpy.ndarray", dtype="int64", shape=(3,), stats=Statistics(2, 0, None, None))
+    fields = {"input_args": [array, Leaf("int", 1)], "input_kwargs": {}}
+    recording = Recording(Header("tensor", "L1", "pytorch"), {}, "")
+    name = CallName("Torch.roll", "forward", 0)
+    assert not rebuild(recording, name, fields).recorded
+    assert rebuild(recording, name, {"input_args": [Leaf("int", 1)]}).recorded
+
+
+def test_gradients_alone(probe: Probe) -> None:
+    record(probe, linear_and_relu, task="tensor")
+    scale(probe, "Functional.linear.0.forward.output.0", 1.01)
+    found = backward_side(checked(probe)["Functional.linear.0"])
+    assert found.summed == ("Functional.linear.0", "", "pass", "")
+    assert [result.place for result in found.results] == [
+        "Functional.linear.0.backward.output.0",
+        "Functional.linear.0.backward.output.1",
+    ]
+    call = calls_of(read_recording(probe.rank()))[0]
+    assert backward_side(skipped(call, "It hung.")).summed == (call.text, "", "SKIP", "It hung.")
 
 
 def test_recorded_gradients_are_checked(probe: Probe) -> None:
@@ -353,7 +394,7 @@ def test_what_a_worker_is_told_and_tells(probe: Probe, tmp_path: Path) -> None:
     """A call and its answer go through lines of JSON unchanged."""
     import io
 
-    from msprobe.precheck_protocol import CHECK, Order, order_line, read_ready
+    from msprobe.precheck.protocol import CHECK, Order, order_line, read_ready
 
     record(probe, linear_and_relu, task="tensor")
     recording = read_recording(probe.rank())

@@ -20,11 +20,11 @@ import torch.nn.functional as F
 
 import nets
 from msprobe.cli.main import main
-from msprobe.precheck import Checked, Options, new_tables, precheck, summary
-from msprobe.precheck_calls import Skip
-from msprobe.precheck_pool import command_of
-from msprobe.precheck_tables import Tables
-from msprobe.precheck_work import REPLAYED
+from msprobe.precheck.calls import Skip
+from msprobe.precheck.check import Checked, Options, new_tables, precheck, summary
+from msprobe.precheck.pool import command_of
+from msprobe.precheck.tables import Tables
+from msprobe.precheck.work import REPLAYED
 from msprobe.pytorch import debugger as door
 from torch_fixtures import Probe, record
 
@@ -312,7 +312,7 @@ def test_a_table_of_another_recording_is_refused(
 
 
 def test_formulas_are_not_written(tmp_path: Path) -> None:
-    from msprobe.precheck_work import Answer
+    from msprobe.precheck.work import Answer
     from msprobe.report.precheck_csv import Result, Summed
 
     tables = Tables(tmp_path, "2" * 14)

@@ -16,7 +16,7 @@ from msprobe.capture.free_benchmark import Check
 from msprobe.capture.recorder import Plan, Recorder
 from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Stacks
-from msprobe.capture.tasks import TASKS, Opening
+from msprobe.capture.tasks import TASKS, Opening, Task
 from msprobe.capture.variables import VariableRecorder
 from msprobe.config import Config
 from msprobe.errors import UsageError
@@ -30,18 +30,20 @@ class Debugger:
     """Follows one training run: opens a recording per step, and listens between start() and stop()."""
 
     def __init__(
-        self, adapter: Adapter, config: Config, stacks: Stacks, replay: Replay | None = None
+        self,
+        adapter: Adapter,
+        config: Config,
+        stacks: Stacks,
+        replay: Replay | None = None,
+        task: Task | None = None,
     ) -> None:
+        """`task`: one that is none of ours, in the place of the one that the configuration names."""
         if config.task not in TASKS:
             raise UsageError(
                 f"task {config.task} cannot be recorded by this release; use one of {', '.join(TASKS)}."
             )
-        if getattr(config.section, "online_run_ut", False):
-            raise UsageError(
-                "online_run_ut cannot be used by this release; set it to false to record into dump_path."
-            )
         self.config = config
-        self._task = TASKS[config.task](config)
+        self._task = task or TASKS[config.task](config)
         self._adapter = adapter
         self._replay = replay
         self._stacks = stacks

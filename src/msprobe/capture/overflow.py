@@ -14,6 +14,7 @@ from msprobe.capture.overflow_limit import Limit
 from msprobe.capture.overflow_verdict import ENTERED, PRODUCER, kinds_of
 from msprobe.capture.recorder import Plan, Recorder
 from msprobe.capture.scope import Scope
+from msprobe.capture.sink import FolderSink
 from msprobe.capture.stacks import Stacks
 from msprobe.log import logger
 from msprobe.name import FORWARD, PARAMETERS_GRAD, CallName, slot_name
@@ -21,7 +22,6 @@ from msprobe.record import Deferred, Leaf, Record, Stack
 from msprobe.store import overflow_csv
 from msprobe.store.overflow_csv import Overflow
 from msprobe.store.tensors import file_name
-from msprobe.store.writer import Writer
 
 _ARGUMENTS = ("input.", "kwargs.")  # their slots begin so
 _ASSIGNING = "assign"  # MindSpore's functions that change their first argument are called so
@@ -39,9 +39,10 @@ class OverflowRecorder(Recorder):
     """Describes every call as any recorder does, judges it when it is complete, and keeps what overflowed."""
 
     def __init__(
-        self, adapter: Adapter, writer: Writer, scope: Scope, stacks: Stacks, plan: Plan, limit: Limit
+        self, adapter: Adapter, writer: FolderSink, scope: Scope, stacks: Stacks, plan: Plan, limit: Limit
     ) -> None:
         super().__init__(adapter, writer, scope, stacks, plan._replace(saves=lambda name: False))
+        self._writer = writer
         self._limit = limit
         self._judge = Judge(adapter)
         self._judged = 0

@@ -14,13 +14,13 @@ from msprobe.capture.calls import Again, Call, Counts, Guard, Mark, Thread
 from msprobe.capture.gradients import CallGradients, ParameterGradients
 from msprobe.capture.memo import Memo, Seen
 from msprobe.capture.scope import Scope
+from msprobe.capture.sink import RecordSink
 from msprobe.capture.stacks import Stacks
 from msprobe.kernels import statistics_of
 from msprobe.log import logger
 from msprobe.name import BACKWARD, CallName, call_owner, slot_name
 from msprobe.record import Leaf, Record, Tree, plain_leaf, tensors_in, walk
 from msprobe.store.tensors import file_name
-from msprobe.store.writer import Writer
 
 T = TypeVar("T")
 
@@ -39,12 +39,12 @@ class Plan(NamedTuple):
 class Recorder:
     """Records one step of one rank; gradients are taken until close(), calls only while listening."""
 
-    def __init__(self, adapter: Adapter, writer: Writer, scope: Scope, stacks: Stacks, plan: Plan) -> None:
+    def __init__(self, adapter: Adapter, sink: RecordSink, scope: Scope, stacks: Stacks, plan: Plan) -> None:
         self.listening = False
         self.closed = False
         self.scope = scope
         self._adapter = adapter
-        self._writer = writer
+        self._sink = sink
         self._stacks = stacks
         self.plan = plan
         self._memo = Memo()
@@ -257,18 +257,19 @@ class Recorder:
                 seen = self._memo.keep(tensor, version, leaf)
         else:
             leaf = seen.leaf
-        if self._writer.tensors is None or not self.plan.saves(record):
+        tensors = self._sink.tensors
+        if tensors is None or not self.plan.saves(record):
             return leaf
         name = slot_name(record, slot)
         if self._thread.counts is not None and name in self._saved:
             return leaf  # the first run's file must stay what the first run's record says
         if seen is not None and seen.file is not None and self._saved.get(seen.file) is seen:
-            self._writer.tensors.link(name, seen.file)
+            tensors.link(name, seen.file)
         else:
             snapshot = self._adapter.snapshot(tensor)
             if snapshot is None:
                 return leaf
-            self._writer.tensors.put(name, snapshot)
+            tensors.put(name, snapshot)
             if seen is not None:
                 seen.file = name
         self._saved[name] = seen
@@ -284,14 +285,14 @@ class Recorder:
                 if len(self._waiting) >= MAX_PENDING:
                     self.settle()
             else:
-                self._writer.append(record)
+                self._sink.append(record)
 
     def settle(self) -> None:
         with self._lock:
             self._adapter.settle()
             waiting, self._waiting = self._waiting, []
             for record in waiting:
-                self._writer.append(record)
+                self._sink.append(record)
 
     def pause(self) -> None:
         """stop(): no more calls; gradients of the calls so far may still come."""
@@ -313,7 +314,7 @@ class Recorder:
 
     def tell_result(self, step: int) -> None:
         """Say why nothing was recorded, if nothing was."""
-        if self._writer.is_open and not self._writer.records + self._writer.lost:
+        if self._sink.is_open and not self._sink.records + self._sink.lost:
             reasons = [f"{count} calls are {reason}" for reason, count in self.scope.left_out.items()]
             why = "; ".join(reasons) or "no call was made between start() and stop()"
             logger().warning("step %d: nothing was recorded: %s.", step, why)
@@ -326,13 +327,13 @@ class Recorder:
             with self._adapter.untracked():
                 return work(*args)
         except Exception as error:  # noqa: BLE001 - recording must never stop training
-            self._writer.tell(f"{doing} {record}", error)
+            self._sink.tell(f"{doing} {record}", error)
             return None
         finally:
             thread.inside = inside
 
     def guarded(self, doing: str, name: object = "") -> Guard:
-        return Guard(self._thread, self._adapter.untracked(), self._writer.tell, doing, name)
+        return Guard(self._thread, self._adapter.untracked(), self._sink.tell, doing, name)
 
     def _trees(
         self,

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from msprobe.precheck_standards import compare_details
+    from msprobe.precheck.standards import compare_details
 
     must_be_pytorch(arguments.framework, arguments.command)
     compared = compare_details(

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from msprobe.precheck_overflows import judge_overflows
-    from msprobe.precheck_pool import command_of
+    from msprobe.precheck.overflows import judge_overflows
+    from msprobe.precheck.pool import command_of
 
     must_be_pytorch(arguments.framework, arguments.command)
     judged = judge_overflows(

@@ -9,10 +9,14 @@ one row. Two tables are written:
   accuracy_checking_result_{timestamp}.csv    one row for each call: pass, warning, error or SKIP
   accuracy_checking_details_{timestamp}.csv   one row for each output and each gradient, with its metrics
 
+With "is_online": true in the configuration the calls come from a training that runs now with "online_run_ut":
+true, over the network or through a folder, and each rank has tables of its own (..._rank{R}.csv).
+
 examples:
   msprobe -f pytorch run_ut -api_info ./dump/step0/rank/dump.json -o ./out
   msprobe -f pytorch run_ut -api_info dump.json -config config.json -save_error_data
   msprobe -f pytorch run_ut -api_info dump.json -csv_path ./out/accuracy_checking_result_20260101120000.csv
+  msprobe -f pytorch run_ut -config online.json -o ./out
 
 exit status: 0 all pass, 1 if there is an error or a call ended its process, 2 for a mistake in the command
 """
@@ -22,6 +26,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msprobe.cli.progress import progress
@@ -30,10 +35,18 @@ from msprobe.errors import UsageError
 
 if TYPE_CHECKING:
     from msprobe.config import RunUt
-    from msprobe.precheck import Checked
+    from msprobe.precheck.check import Checked, Options
 
 SUMMARY = "check recorded API calls against a more precise reference"
 WORKER = "msprobe.pytorch.worker"
+_OF_RECORDINGS = MappingProxyType(
+    {
+        "api_info_file": "-api_info",
+        "result_csv_path": "-csv_path",
+        "save_error_data": "-save_error_data",
+        "filter_api": "-f",
+    }
+)
 _MOST_SHOWN = 20
 
 
@@ -77,22 +90,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, workers: int | None = None) -> int:
-    from msprobe.precheck import Options, new_tables, precheck, summary
-    from msprobe.precheck_calls import Lists
-    from msprobe.precheck_pool import command_of
-    from msprobe.precheck_tables import Tables
+    from msprobe.precheck.check import new_tables, precheck, summary
+    from msprobe.precheck.tables import Tables
 
     must_be_pytorch(arguments.framework, arguments.command)
     devices = _devices(arguments.device_id)
     if not arguments.timeout > 0:
         raise UsageError(f"--timeout {arguments.timeout}: it must be above 0.")
     section = _section(arguments.config_path)
+    options = _options(arguments, section, devices, workers)
+    if section.is_online:
+        return _run_online(arguments, section, options)
     if arguments.api_info_file is None:
         raise UsageError(f"{arguments.command} needs -api_info, the dump.json of the recording to check.")
     resumes = arguments.result_csv_path
     tables = new_tables(arguments.out_path) if resumes is None else Tables.resumed(Path(resumes))
+    checked = precheck(arguments.api_info_file, tables, options, progress("checking", logs=True))
+    for line in summary(checked):
+        print(harmless(line))
+    _tell_errors(checked)
+    return 1 if checked.failed else 0
+
+
+def _options(
+    arguments: argparse.Namespace, section: RunUt, devices: tuple[int, ...], workers: int | None
+) -> Options:
+    from msprobe.precheck.calls import Lists
+    from msprobe.precheck.check import Options
+    from msprobe.precheck.pool import command_of
+
     count = workers or len(devices)
-    options = Options(
+    return Options(
         worker=command_of(WORKER),
         lists=Lists(section.white_list, section.black_list),
         error_folder=Path(section.error_data_path) if arguments.save_error_data else None,
@@ -103,11 +131,22 @@ def run(arguments: argparse.Namespace, workers: int | None = None) -> int:
         seconds=arguments.timeout,
         threads=max(1, (os.cpu_count() or 1) // count) if count > 1 else 0,
     )
-    checked = precheck(arguments.api_info_file, tables, options, progress("checking", logs=True))
-    for line in summary(checked):
+
+
+def _run_online(arguments: argparse.Namespace, section: RunUt, options: Options) -> int:
+    """The checking side of the online pre-check."""
+    from msprobe.online.receiver import check_online
+
+    given = [flag for name, flag in _OF_RECORDINGS.items() if getattr(arguments, name)]
+    if given:
+        raise UsageError(
+            f'"run_ut.is_online" in {arguments.config_path} is true, so calls come from training and '
+            f"{given[0]} cannot be used; set is_online to false to check a recording."
+        )
+    outcome = check_online(section, arguments.out_path, options)
+    for line in outcome.told():
         print(harmless(line))
-    _tell_errors(checked)
-    return 1 if checked.failed else 0
+    return 1 if outcome.failed else 0
 
 
 def must_be_pytorch(framework: str | None, command: str) -> None:
@@ -133,14 +172,12 @@ def _section(path: str | None) -> RunUt:
         raise UsageError(f'The task in {path} is "{config.task}"; this command needs "run_ut".')
     for notice in notices:
         logger().info("%s", notice)
-    if config.section.is_online:
-        raise UsageError(f'"run_ut.is_online" in {path} is true, but this command checks a recording.')
     return config.section
 
 
 def _tell_errors(checked: Checked) -> None:
     from msprobe.analyse.standards import ERROR
-    from msprobe.precheck import status_of
+    from msprobe.precheck.check import status_of
 
     failed = [call for call in checked.summed if status_of(call) == ERROR]
     for call in failed[:_MOST_SHOWN]:

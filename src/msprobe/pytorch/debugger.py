@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msprobe.adapter import Undo
 from msprobe.capture.debugger import Debugger
 from msprobe.capture.door import Door
 from msprobe.capture.single import Single
 from msprobe.capture.stacks import Stacks
-from msprobe.config import Config, Scene
+from msprobe.config import Config, Scene, Tensor
 from msprobe.errors import UsageError
 from msprobe.pytorch.adapter import TorchAdapter
 from msprobe.pytorch.dataloader import follow_dataloader
@@ -18,6 +18,9 @@ from msprobe.pytorch.kernel_dump import KernelDump
 from msprobe.pytorch.modules import models_of
 from msprobe.pytorch.replay import TorchReplay
 from msprobe.pytorch.seeds import remove_dropout, seed_all
+
+if TYPE_CHECKING:
+    from msprobe.online.task import OnlineChecking
 
 
 class TorchDebugger(Debugger):
@@ -33,7 +36,10 @@ class TorchDebugger(Debugger):
         self._at_close: list[Undo] = []
         adapter = TorchAdapter()
         stacks = Stacks(adapter.hidden_files, adapter.frame_groups)
-        super().__init__(adapter, config, stacks, TorchReplay())
+        online = _online(config)
+        super().__init__(adapter, config, stacks, TorchReplay(), online)
+        if online is not None:
+            self._at_close.append(online.close)
         self.adapter = adapter
         self.register, self.forget = adapter.custom.register, adapter.custom.forget
         self._model = model
@@ -69,6 +75,15 @@ class TorchDebugger(Debugger):
         super().close()
         while self._at_close:
             self._at_close.pop()()
+
+
+def _online(config: Config) -> OnlineChecking | None:
+    """The online pre-check, which sends calls instead of recording them, if that is wanted."""
+    if not isinstance(config.section, Tensor) or not config.section.online_run_ut:
+        return None
+    from msprobe.online.task import OnlineChecking  # what few need
+
+    return OnlineChecking(config.section)
 
 
 _the: Single[TorchDebugger] = Single()

@@ -17,8 +17,8 @@ from typing import Any, TextIO
 
 import torch
 
-from msprobe.precheck_calls import Skip, Skipped
-from msprobe.precheck_protocol import serve
+from msprobe.precheck.calls import Skip, Skipped
+from msprobe.precheck.protocol import serve
 from msprobe.pytorch import apis
 from msprobe.pytorch.replay import TorchReplay
 from msprobe.record import Leaf

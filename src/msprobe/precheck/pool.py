@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msprobe.errors import HardwareError
-from msprobe.precheck_calls import Skip
-from msprobe.precheck_protocol import Order, Ready, order_line, read_ready
+from msprobe.precheck.calls import Skip
+from msprobe.precheck.protocol import Order, Ready, order_line, read_ready
 
 _START_SECONDS = 600.0  # importing a framework from a slow disk takes its time
 _STOP_SECONDS = 5.0

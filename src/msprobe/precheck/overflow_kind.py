@@ -9,9 +9,9 @@ import numpy as np
 
 from msprobe.analyse.accuracy import values_of
 from msprobe.kernels import Statistics
-from msprobe.precheck_arguments import Rebuilder
-from msprobe.precheck_calls import Call, reason_for
-from msprobe.precheck_work import Setup, reference_of
+from msprobe.precheck.arguments import Rebuilder
+from msprobe.precheck.calls import Call, reason_for
+from msprobe.precheck.work import Setup, reference_of
 from msprobe.record import Leaf, Record, leaves
 from msprobe.store.dtypes import TensorData, as_float
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from msprobe.precheck import read_recording
-from msprobe.precheck_calls import Lists, calls_of, reason_to_skip
-from msprobe.precheck_overflow import NORMAL, Overflow, overflows
-from msprobe.precheck_pool import Lost, Pool
-from msprobe.precheck_protocol import OVERFLOW, Order, call_line, read_overflow
-from msprobe.precheck_work import REPLAYED
+from msprobe.precheck.calls import Lists, calls_of, reason_to_skip
+from msprobe.precheck.check import read_recording
+from msprobe.precheck.overflow_kind import NORMAL, Overflow, overflows
+from msprobe.precheck.pool import Lost, Pool
+from msprobe.precheck.protocol import OVERFLOW, Order, call_line, read_overflow
+from msprobe.precheck.work import REPLAYED
 
 
 class Judged(NamedTuple):

@@ -15,12 +15,12 @@ from msprobe.analyse.standards import ERROR, PASS, SKIP, WARNING
 from msprobe.errors import UsageError
 from msprobe.log import logger
 from msprobe.name import outer
-from msprobe.precheck_calls import Call, Lists, calls_of, reason_to_skip, without_repeats
-from msprobe.precheck_pool import Lost, Pool
-from msprobe.precheck_protocol import CHECK, Order, Ready, call_line, read_answer
-from msprobe.precheck_run import HOST
-from msprobe.precheck_tables import Tables
-from msprobe.precheck_work import AUTO, RECORDED, Answer, skipped
+from msprobe.precheck.calls import Call, Lists, calls_of, reason_to_skip, without_repeats
+from msprobe.precheck.pool import Lost, Pool
+from msprobe.precheck.protocol import CHECK, Order, Ready, call_line, read_answer
+from msprobe.precheck.run import HOST
+from msprobe.precheck.tables import Tables
+from msprobe.precheck.work import AUTO, RECORDED, Answer, skipped
 from msprobe.record import Recording
 from msprobe.report.precheck_csv import Summed
 from msprobe.store.layout import TENSOR_FOLDER, make_folder
@@ -86,7 +86,7 @@ def precheck(api_info: str, tables: Tables, options: Options, progress: Progress
     todo = tables.begin(calls)
     error_folder = _error_folder(options, tables.stamp)
     lost = 0
-    with Pool(options.worker, _orders(recording, options, error_folder), options.seconds) as pool:
+    with Pool(options.worker, orders(recording.folder, options, error_folder), options.seconds) as pool:
         ready = pool.start()
         options.lists.must_be_known(ready.apis)
         _tell(ready, options, recording)
@@ -109,15 +109,16 @@ def precheck(api_info: str, tables: Tables, options: Options, progress: Progress
     )
 
 
-def _orders(recording: Recording, options: Options, error_folder: Path | None) -> list[Order]:
-    folder = str(error_folder) if error_folder is not None else None
+def orders(folder: str, options: Options, error_folder: Path | None = None) -> list[Order]:
+    """One for each worker; the tensors of all calls are below the folder."""
+    errors = str(error_folder) if error_folder is not None else None
     return [
         Order(
             CHECK,
-            recording.folder,
+            folder,
             options.devices[number % len(options.devices)],
             options.outputs,
-            folder,
+            errors,
             options.threads,
         )
         for number in range(options.workers)

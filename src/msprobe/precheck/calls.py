@@ -23,6 +23,8 @@ class Skip(Enum):
     DISTRIBUTED = "It needs other processes."
     FAILED_WHEN_RECORDED = "The call failed when it was recorded."
     NO_INPUTS = "Its inputs were not recorded."
+    NOT_SENT = "It gave no tensor, or not all of its tensors were sent."
+    NOT_KEPT = "The call that these gradients belong to was not sent, or is not kept any more."
     UNKNOWN = "This PyTorch has no such API, or it is none that msprobe records."
     NOT_FINITE = "The recorded maximum or minimum of an input is inf or nan, so that none can be generated."
     NO_STATISTICS = "An input has neither contents nor a maximum and minimum in the recording."

@@ -16,10 +16,10 @@ from msprobe.analyse.accuracy import Values, measure, real_dtype, undetermined, 
 from msprobe.analyse.distance import summands
 from msprobe.analyse.standard_table import COARSE, DROPOUTS, LIMITS
 from msprobe.analyse.standards import ERROR, PASS, SKIP, WARNING, Verdict, judge, judge_zeros, worst
-from msprobe.name import slot_name
-from msprobe.precheck_arguments import Arguments, Input, Rebuilder, content_of, rebuild, shaken, tensor_of
-from msprobe.precheck_calls import Call, Skip, Skipped, reason_for
-from msprobe.precheck_run import HOST, Ran, checked_side, reference_side, run
+from msprobe.name import BACKWARD, slot_name
+from msprobe.precheck.arguments import Arguments, Input, Rebuilder, content_of, rebuild, shaken, tensor_of
+from msprobe.precheck.calls import Call, Skip, Skipped, reason_for
+from msprobe.precheck.run import HOST, Ran, checked_side, reference_side, run
 from msprobe.record import Leaf, Recording, leaves
 from msprobe.report.precheck_csv import Result, Summed
 from msprobe.store.dtypes import TensorData
@@ -27,6 +27,7 @@ from msprobe.store.tensor_file import encode_pt
 from msprobe.store.tensor_folder import Folder, file_name
 
 AUTO, RECORDED, REPLAYED = "auto", "recorded", "replayed"
+SENT = "sent"  # recorded, or not judged: what this machine computes says nothing of the one that trained
 OUTPUTS = (AUTO, RECORDED, REPLAYED)
 
 _LONGEST_MESSAGE = 2000
@@ -64,6 +65,14 @@ def skipped(call: Call, reason: str) -> Answer:
     return Answer(Summed(call.text, SKIP, backward, reason), (Result(place, SKIP, reason),))
 
 
+def backward_side(answer: Answer) -> Answer:
+    """What was found out about the gradients of a call."""
+    call, message = answer.summed.call, answer.summed.message
+    name = slot_name(call, BACKWARD)
+    found = [each for each in answer.results if each.place.startswith(f"{name}.")]
+    return _summed_up(call, (), found or [Result(slot_name(name, "output.0"), SKIP, message)])
+
+
 def reference_of(call: Call, setup: Setup, replay: Rebuilder) -> Ran:
     """The call in higher precision, and nothing beside it."""
     arguments = _arguments(call, setup)
@@ -76,6 +85,8 @@ def _checked(call: Call, setup: Setup, replay: Rebuilder) -> Answer:
     before = replay.randomness()
     ours = _recorded(call, setup, arguments, given)
     if ours is None or (call.has_backward and not ours.gradients):
+        if setup.outputs == SENT:
+            raise Skipped(Skip.NOT_SENT)
         ran = run(replay, call, arguments, checked_side(setup.device), given)
         ours = ran if ours is None else ran._replace(outputs=ours.outputs)
         replay.restore_randomness(before)
@@ -176,12 +187,16 @@ def _answer(call: Call, ours: Ran, reference: Ran, how: _How, other: Ran | None 
     name = slot_name(call.text, "forward")
     forward = _judged(name, judge_place, ours.outputs, reference.outputs, other.outputs if other else ())
     backward = _backward(call, judge_place, ours, reference, other) if call.has_backward else []
+    return _summed_up(call.text, forward, backward)
+
+
+def _summed_up(call: str, forward: Sequence[Result], backward: Sequence[Result]) -> Answer:
     results = (*forward, *backward)
     told = [f"{each.place}: {each.message}" for each in results if each.status in (ERROR, WARNING)]
     skips = dict.fromkeys(each.message for each in results if each.status == SKIP)
     message = " ".join([*told, *skips])[:_LONGEST_MESSAGE]
     ahead, back = (worst(each.status for each in side) for side in (forward, backward))
-    return Answer(Summed(call.text, ahead, back, message), results)
+    return Answer(Summed(call, ahead, back, message), results)
 
 
 def _summands(call: Call) -> int:

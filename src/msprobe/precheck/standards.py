@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msprobe.analyse.standards import ERROR, SKIP, Standard, compare, standard_of, worst
 from msprobe.errors import UsageError
 from msprobe.name import CallName, call_of
-from msprobe.precheck import output_folder, stamp_now
+from msprobe.precheck.check import output_folder, stamp_now
 from msprobe.record import number_type
 from msprobe.report.precheck_csv import (
     BLANK,

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TextIO
 
 from msprobe.analyse.accuracy import Accuracy
 from msprobe.name import FORWARD
-from msprobe.precheck_arguments import Rebuilder
-from msprobe.precheck_calls import Call
-from msprobe.precheck_overflow import Overflow, overflow_of
-from msprobe.precheck_work import Answer, Setup, check
+from msprobe.precheck.arguments import Rebuilder
+from msprobe.precheck.calls import Call
+from msprobe.precheck.overflow_kind import Overflow, overflow_of
+from msprobe.precheck.work import Answer, Setup, check
 from msprobe.record import Header, Recording
 from msprobe.report.precheck_csv import Result, Summed
 from msprobe.store.dump_json import Encoder, decode_record

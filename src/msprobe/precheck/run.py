@@ -12,8 +12,8 @@ from msprobe.analyse.standard_table import CASTS
 from msprobe.capture.patch import is_in_place
 from msprobe.kernels import Statistics
 from msprobe.name import slot_name
-from msprobe.precheck_arguments import Arguments, Input, Rebuilder, filled, generated, is_float
-from msprobe.precheck_calls import Call, Skip, Skipped
+from msprobe.precheck.arguments import Arguments, Input, Rebuilder, filled, generated, is_float
+from msprobe.precheck.calls import Call, Skip, Skipped
 from msprobe.record import Leaf, tensors_in
 from msprobe.store.dtypes import DTYPES, TensorData
 

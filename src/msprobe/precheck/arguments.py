@@ -16,7 +16,7 @@ from msprobe.errors import RecordingError
 from msprobe.kernels import Statistics
 from msprobe.name import CallName, slot_name
 from msprobe.perturb import bit_noise
-from msprobe.precheck_calls import Skip, Skipped
+from msprobe.precheck.calls import Skip, Skipped
 from msprobe.record import Leaf, Recording, Tree, leaves, number_type
 from msprobe.store import tensor_path
 from msprobe.store.dtypes import DTYPES, Array, TensorData
@@ -89,15 +89,17 @@ class Arguments(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inputs: tuple[Input, ...]
+    made_up: bool = False  # beside the tensors: an array, of which only statistics are recorded
 
     @property
     def recorded(self) -> bool:
-        return all(tensor.recorded for tensor in self.inputs)
+        return not self.made_up and all(tensor.recorded for tensor in self.inputs)
 
 
 def rebuild(recording: Recording, name: CallName, fields: dict[str, Any]) -> Arguments:
     """Raises Skipped where an argument cannot be made."""
     inputs: list[Input] = []
+    arrays: list[str] = []
 
     def see(tree: Tree, slot: str) -> Any:
         if isinstance(tree, Leaf):
@@ -112,6 +114,7 @@ def rebuild(recording: Recording, name: CallName, fields: dict[str, Any]) -> Arg
 
     def _value(leaf: Leaf, slot: str) -> Any:
         if leaf.type == _ARRAY:
+            arrays.append(slot)
             return generated(leaf, slot_name(str(name), slot))
         if leaf.is_tensor:
             if leaf.type != _TENSOR:
@@ -127,7 +130,7 @@ def rebuild(recording: Recording, name: CallName, fields: dict[str, Any]) -> Arg
     cast = _mixed(name.api, fields, inputs)
     if cast:
         inputs = [tensor._replace(cast=cast) if tensor.is_float else tensor for tensor in inputs]
-    return Arguments(tuple(args), kwargs, tuple(inputs))
+    return Arguments(tuple(args), kwargs, tuple(inputs), bool(arrays))
 
 
 def _mixed(api: str, fields: dict[str, Any], inputs: Sequence[Input]) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msprobe.errors import UsageError
 from msprobe.name import call_of
-from msprobe.precheck_calls import Call
-from msprobe.precheck_work import Answer
+from msprobe.precheck.calls import Call
+from msprobe.precheck.work import Answer
 from msprobe.report.precheck_csv import (
     DETAIL_COLUMNS,
     RESULT_COLUMNS,
