@@ -12,12 +12,15 @@ import pytest
 
 import toy
 import toy_adapter
+from msprobe.adapter import Api, Want
 from msprobe.capture.debugger import Debugger
-from msprobe.capture.recorder import MAX_PENDING
+from msprobe.capture.recorder import MAX_PENDING, Plan, Recorder
+from msprobe.capture.scope import Scope
 from msprobe.capture.single import Single
 from msprobe.capture.stacks import Stacks
 from msprobe.config import Config, Statistics, Tensor
 from msprobe.errors import UsageError
+from msprobe.record import Filled, Record, leaves
 from msprobe.store import read, tensor_path
 from msprobe.store.tensor_file import read as read_tensor
 from toy import Array, ops
@@ -86,6 +89,40 @@ def array(value: float, **keys: Any) -> Array:
 
 
 Data = Callable[..., dict[str, Any]]
+
+
+class Taking:
+    """A sink that keeps what it is given."""
+
+    is_open, lost, tensors = True, 0, None
+
+    def __init__(self) -> None:
+        self.taken: list[Record] = []
+
+    @property
+    def records(self) -> int:
+        return len(self.taken)
+
+    def append(self, record: Record) -> None:
+        self.taken.append(record)
+
+    def tell(self, doing: str, error: BaseException) -> None:
+        raise AssertionError(doing) from error
+
+
+def test_contents_come_with_the_leaves_where_a_plan_fills_them(adapter: ToyAdapter) -> None:
+    """Also of a tensor that was seen before; the others come without."""
+    sink = Taking()
+    plan = Plan(Want(), lambda name: True, with_parents=False, fills=lambda leaf: leaf.shape == (2,))
+    recorder = Recorder(adapter, sink, Scope(), Stacks(), plan)
+    recorder.listening = True
+    x, y = Array([1.0, 2.0]), Array([3.0])
+    for value in (x, x, y):
+        recorder.around(Api("Toy", "same"), lambda x: x, (value,), {})
+    recorder.close()
+    found = [leaf for record in sink.taken for leaf in leaves(record.fields["output"])]
+    contents = [leaf.content if isinstance(leaf, Filled) else None for leaf in found]
+    assert contents == [adapter.snapshot(x), adapter.snapshot(x), None]
 
 
 def test_a_call_becomes_a_record(make: Make, whole: Data) -> None:

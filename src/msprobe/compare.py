@@ -37,6 +37,7 @@ TENSOR, STATISTICS, CHECKSUM = "tensor", "statistics", "md5"
 
 _AHEAD = 256  # pairs whose tensors may be read before the first of them is judged
 _NO_FILE = "{} does not have data file."
+UNLIKE_FILES = "The files hold the "  # and what of them differs so that no number can be given
 _NAMED_AS_BY_TORCH = frozenset({"pytorch", "mindtorch"})
 
 Progress = Callable[[int, int], None]  # how many of how many places are measured
@@ -146,14 +147,20 @@ def _has_checksums(recording: Recording) -> bool:
 
 
 def _measured(mode: str, pairs: Sequence[Pair], target: Recording, golden: Recording) -> Iterator[Measured]:
-    """The errors of each pair, in order; tensors are read by several threads, a bounded number ahead."""
-    if mode != TENSOR:
-        measure = measure_checksums if mode == CHECKSUM else measure_statistics
-        for pair in pairs:
-            yield measure(_leaf(pair.target), _leaf(pair.golden)) if not pair.reason else None
+    """The errors of each pair, in order; None for what cannot be measured."""
+    if mode == TENSOR:
+        yield from measured_tensors(pairs, target, golden)
         return
-    workers = min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
+    measure = measure_checksums if mode == CHECKSUM else measure_statistics
+    for pair in pairs:
+        yield measure(_leaf(pair.target), _leaf(pair.golden)) if not pair.reason else None
+
+
+def measured_tensors(
+    pairs: Sequence[Pair], target: Recording, golden: Recording
+) -> Iterator[TensorErrors | None]:
+    """The same by contents; tensors are read by several threads, a bounded number ahead."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         parts = (pairs[start : start + _AHEAD] for start in range(0, len(pairs), _AHEAD))
         for part in parts:
             yield from pool.map(lambda pair: _tensors(pair, target, golden), part)
@@ -181,9 +188,9 @@ def _tensors(pair: Pair, target: Recording, golden: Recording) -> TensorErrors |
 
 def _contents(ours: StoredTensor, theirs: StoredTensor) -> TensorErrors:
     if ours.array.shape != theirs.array.shape:
-        return no_errors(f"The files hold the shapes {ours.array.shape} and {theirs.array.shape}.")
+        return no_errors(f"{UNLIKE_FILES}shapes {ours.array.shape} and {theirs.array.shape}.")
     if ours.dtype.startswith("complex") != theirs.dtype.startswith("complex"):  # two numbers against one
-        return no_errors(f"The files hold the dtypes {ours.dtype} and {theirs.dtype}.")
+        return no_errors(f"{UNLIKE_FILES}dtypes {ours.dtype} and {theirs.dtype}.")
     if _same(ours, theirs) and ours.array.size > 1:
         return EQUAL
     return measure_tensors(ours, theirs)

@@ -40,6 +40,21 @@ class Leaf(NamedTuple):
         return self.shape is not None and self.dtype is not None
 
 
+class Filled(Leaf):
+    """A leaf that brings the content of its tensor along, which goes when its record goes."""
+
+    content: Any
+
+
+def filled(leaf: Leaf, content: Any) -> Leaf:
+    """The leaf with a content; without one, which some tensors do not have, as it is."""
+    if content is None:
+        return leaf
+    full = Filled._make(leaf)
+    full.content = content
+    return full
+
+
 def number_type(dtype: str | None) -> str:
     """What a framework calls its dtype, as numpy would: `float32` of `torch.float32` and of `Float32`."""
     return (dtype or "").rpartition(".")[2].lower()
@@ -87,6 +102,7 @@ class Recording:
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)  # calls not recorded, by reason
     recovered: bool = False  # its process died; all calls that were finished are here
     finished: bool = True  # False: read from the journal of a process that died or still runs
+    tensor_folder: str | None = None  # where its tensor files lie, if not where ours do
 
 
 def plain_leaf(value: Any) -> Leaf | None:

@@ -18,7 +18,7 @@ from msprobe.capture.sink import FolderSink
 from msprobe.capture.stacks import Stacks
 from msprobe.log import logger
 from msprobe.name import FORWARD, PARAMETERS_GRAD, CallName, slot_name
-from msprobe.record import Deferred, Leaf, Record, Stack
+from msprobe.record import Deferred, Leaf, Record, Stack, filled
 from msprobe.store import overflow_csv
 from msprobe.store.overflow_csv import Overflow
 from msprobe.store.tensors import file_name
@@ -41,7 +41,8 @@ class OverflowRecorder(Recorder):
     def __init__(
         self, adapter: Adapter, writer: FolderSink, scope: Scope, stacks: Stacks, plan: Plan, limit: Limit
     ) -> None:
-        super().__init__(adapter, writer, scope, stacks, plan._replace(saves=lambda name: False))
+        super().__init__(adapter, writer, scope, stacks, plan._replace(saves=lambda name: False, fills=None))
+        self._fills = plan.fills
         self._writer = writer
         self._limit = limit
         self._judge = Judge(adapter)
@@ -115,6 +116,8 @@ class OverflowRecorder(Recorder):
         if isinstance(tree, Held):
             leaf = Leaf._make(tree)
             data = (tree.copy or self._content(tree)) if with_files else None
+            if self._fills is not None:
+                return filled(leaf, data) if self._fills(leaf) else leaf
             if data is None or self._writer.tensors is None:
                 return leaf
             name = slot_name(record, tree.slot)

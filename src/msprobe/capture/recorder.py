@@ -19,7 +19,7 @@ from msprobe.capture.stacks import Stacks
 from msprobe.kernels import statistics_of
 from msprobe.log import logger
 from msprobe.name import BACKWARD, CallName, call_owner, slot_name
-from msprobe.record import Leaf, Record, Tree, plain_leaf, tensors_in, walk
+from msprobe.record import Leaf, Record, Tree, filled, plain_leaf, tensors_in, walk
 from msprobe.store.tensors import file_name
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     saves: Callable[[str], bool]  # is the content of the tensors of a record of this name saved too?
     with_parents: bool  # levels L0 and mix say which module a call ran in
     backward_like_forward: bool = False  # gradients stand in the fields that a forward call has
+    fills: Callable[[Leaf], bool] | None = None  # which leaves bring their content along to the sink
 
 
 class Recorder:
@@ -257,6 +258,8 @@ class Recorder:
                 seen = self._memo.keep(tensor, version, leaf)
         else:
             leaf = seen.leaf
+        if self.plan.fills is not None:
+            return filled(leaf, self._adapter.snapshot(tensor)) if self.plan.fills(leaf) else leaf
         tensors = self._sink.tensors
         if tensors is None or not self.plan.saves(record):
             return leaf

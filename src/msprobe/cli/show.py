@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 def report(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
     """The lines that `show` prints."""
     seen: set[tuple[int, int]] = set()
-    disks = [_disk(Path(recording.folder), seen) for recording in recordings]
+    disks = [_disk(recording, seen) for recording in recordings]
     kinds = sorted(
         {f"{r.header.framework}, level {r.header.level}, task {r.header.task}" for r in recordings}
     )
@@ -129,18 +129,19 @@ def _notes(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
     yield from (f"an earlier run is in {folder}" for folder in earlier)
 
 
-def _disk(folder: Path, seen: set[tuple[int, int]]) -> Disk:
+def _disk(recording: Recording, seen: set[tuple[int, int]]) -> Disk:
     """Allocated blocks, each file once however many names it has, here and in the recordings before."""
-    from msprobe.store.layout import TENSOR_FOLDER
+    from msprobe import store
 
+    tensor_folder = str(store.tensors_of(recording))
     size = names = tensors = 0
-    for place, _, files in os.walk(folder):
+    for place, _, files in os.walk(recording.folder):
         for file in files:
             status = os.lstat(os.path.join(place, file))
             key = (status.st_dev, status.st_ino)
             is_new = key not in seen
             seen.add(key)
-            if os.path.basename(place) == TENSOR_FOLDER:
+            if place == tensor_folder:
                 names += 1
                 tensors += is_new
             size += status.st_blocks * 512 if is_new else 0

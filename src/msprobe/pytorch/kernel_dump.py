@@ -127,6 +127,11 @@ class KernelDump:
             output = function(*copied_args, **copied_kwargs)
         outputs = [leaf for leaf in tree_leaves(output) if torch.is_tensor(leaf) and leaf.requires_grad]
         gradients = [_gradient(path) for path in self._gradients]
+        if not torch.is_tensor(output) and len(outputs) != len(gradients):
+            raise RecordingError(
+                "its output is not of tensor type and cannot be automatically derived: name one file of "
+                "backward_input for each of its outputs, or build a case of this one call by hand"
+            )
         if [tensor.shape for tensor in outputs] != [gradient.shape for gradient in gradients]:
             raise RecordingError(
                 f"its outputs have the shapes {[list(tensor.shape) for tensor in outputs]} and the files of "

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msprobe.analyse.judge import Finding
+from msprobe.analyse.match import Place
 from msprobe.name import BACKWARD, FORWARD
 
-_FINE = "All data in comparison result meets the accuracy requirements."
+FINE = "All data in comparison result meets the accuracy requirements."
 _FORWARD_INPUT = (
     "1. Analyze the model to view the input source.\n2. Check whether an inplace API causes the output "
     "result to overwrite the input result. That is, the fault is actually caused by a computation error.\n3. "
@@ -38,14 +39,19 @@ def advise(findings: Sequence[Finding]) -> Advice:
     for line, finding in enumerate(findings):
         if finding.is_bad:
             return Advice(line, finding.pair.place.name, _text(finding))
-    return Advice(None, None, _FINE)
+    return Advice(None, None, FINE)
 
 
 def _text(finding: Finding) -> str:
     place = finding.pair.place
-    direction = place.record.name.direction
     if place.side == "output" and place.record.name.api in _UNCERTAIN_APIS:
         return _UNCERTAIN
+    return usual_advice(place)
+
+
+def usual_advice(place: Place) -> str:
+    """What a difference at this place calls for, whatever API it is of."""
+    direction = place.record.name.direction
     if direction == FORWARD:
         return _FORWARD_OUTPUT if place.side == "output" else _FORWARD_INPUT
     if direction == BACKWARD and place.side == "input":

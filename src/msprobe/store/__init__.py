@@ -1,5 +1,6 @@
 """The file format of recordings: nobody else knows a key or a file name."""
 
-from msprobe.store.recordings import Source, find, must_be_of, read, read_one, tensor_path
+from msprobe.store.formats import Source
+from msprobe.store.recordings import find, must_be_of, read, read_one, tensor_path, tensors_of
 
-__all__ = ["Source", "find", "must_be_of", "read", "read_one", "tensor_path"]
+__all__ = ["Source", "find", "must_be_of", "read", "read_one", "tensor_path", "tensors_of"]

@@ -110,6 +110,17 @@ def open_new(path: Path, flags: int = 0) -> int:
     return descriptor
 
 
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Add to a file, in one write as long as the disk has room; an OSError leaves the file as it was."""
+    end = os.fstat(descriptor).st_size
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        os.ftruncate(descriptor, end)
+        raise
+
+
 def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")

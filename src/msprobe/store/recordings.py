@@ -8,14 +8,15 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msprobe.errors import RecordingError, UsageError
 from msprobe.garbage import uncollected
 from msprobe.record import Header, Leaf, Record, Recording, Stack
-from msprobe.store import journal
+from msprobe.store import formats, journal
 from msprobe.store.dump_json import decode_record
 from msprobe.store.finish import missing_files
+from msprobe.store.formats import Source
 from msprobe.store.layout import (
     CONSTRUCT,
     DEBUG,
@@ -33,24 +34,19 @@ _MOST_BYTES = 1 << 32
 _COMPUTES_WITH = {"mindtorch": "mindspore"}  # MSAdapter, whose names are those of torch
 
 
-class Source(NamedTuple):
-    """A recording that was found and not yet read."""
-
-    path: Path  # its folder, or the file that was named
-    step: int | None
-    rank: int | None
-
-
 def find(path: str | os.PathLike[str]) -> list[Source]:
     """The recordings at a path: of a run, a step, or a rank, or the one of a dump.json or debug.json.
 
-    They come in the order of steps and ranks.
+    They come in the order of steps and ranks. A path that is none of ours may be of another format.
     """
     where = Path(path)
     try:
         places = [where] if where.is_file() else list(recording_folders(where))
+        others = formats.find(where) if not places or _is_foreign(where) else []
     except OSError as error:
         raise _unreadable(where, error) from error
+    if others:
+        return others
     if not places:
         raise RecordingError(f"{where} holds no recording: {_why_none(where)}.")
     folders = [place.parent if place is where and where.is_file() else place for place in places]
@@ -58,6 +54,11 @@ def find(path: str | os.PathLike[str]) -> list[Source]:
         Source(place, *step_and_rank(folder.absolute()))
         for place, folder in zip(places, folders, strict=True)
     ]
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether another format may have written this file; ours are JSON."""
+    return path.suffix != ".json" and path.is_file()
 
 
 def read(path: str | os.PathLike[str]) -> list[Recording]:
@@ -72,7 +73,9 @@ def read_one(path: Path, *, stack: str | None = None) -> Recording:
     """
     try:
         with uncollected():
-            found = _read_file(path) if path.is_file() else _read_folder(path)
+            found = formats.read_one(path) if _is_foreign(path) else None
+            if found is None:
+                found = _read_file(path) if path.is_file() else _read_folder(path)
             return found if stack is None else _with_stacks(found, Path(stack))
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -109,7 +112,12 @@ def tensor_path(recording: Recording, leaf: Leaf) -> Path | None:
         raise RecordingError(
             f"{recording.folder} names the tensor file {name!r}, which is no plain file name."
         )
-    return Path(recording.folder) / TENSOR_FOLDER / name
+    return tensors_of(recording) / name
+
+
+def tensors_of(recording: Recording) -> Path:
+    """Where its tensor files lie."""
+    return Path(recording.tensor_folder or os.path.join(recording.folder, TENSOR_FOLDER))
 
 
 def _why_none(where: Path) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msprobe.store.layout import FILE_MODE, make_folder
+from msprobe.store.layout import FILE_MODE, append_whole, make_folder
 
 _TAIL = 1 << 16  # bytes among which the end of the last whole line is looked for
 
@@ -36,7 +36,7 @@ class SharedCsv:
                 end = _whole_lines(descriptor)
                 if end == 0:
                     os.fchmod(descriptor, FILE_MODE)
-                _write(descriptor, end, _lines([] if end else [self._columns], rows))
+                append_whole(descriptor, _lines([] if end else [self._columns], rows))
             finally:
                 os.close(descriptor)
 
@@ -56,15 +56,6 @@ def _whole_lines(descriptor: int) -> int:
     if end != size:
         os.ftruncate(descriptor, end)
     return end
-
-
-def _write(descriptor: int, end: int, text: bytes) -> None:
-    try:
-        while text:
-            text = text[os.write(descriptor, text) :]
-    except OSError:
-        os.ftruncate(descriptor, end)
-        raise
 
 
 def _lines(header: Iterable[Sequence[str]], rows: Iterable[Sequence[Any]]) -> bytes:

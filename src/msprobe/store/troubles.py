@@ -49,6 +49,11 @@ class Troubles:
             reason = "".join(traceback.format_exception(error))
             self._note(f"[ERROR] {sentence} pid={os.getpid()}\n{reason}")
 
+    def could_not(self, doing: str, folder: Path, error: BaseException) -> None:
+        """One sentence for whatever was tried."""
+        reason = str(error.strerror if isinstance(error, OSError) and error.strerror else error).rstrip(".")
+        self.tell(f"could not {doing} in {folder}: {reason}; training goes on.", error)
+
     def close(self) -> None:
         """Note how often each kind came; the entries above show only its first time."""
         further = self._counts.total() - len(self._counts)

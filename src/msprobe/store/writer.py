@@ -136,8 +136,7 @@ class Writer:
 
     def tell(self, doing: str, error: BaseException) -> None:
         """One log line for each kind of trouble, and the reason in dump_error_info.log."""
-        reason = str(error.strerror if isinstance(error, OSError) and error.strerror else error).rstrip(".")
-        self._troubles.tell(f"could not {doing} in {self.folder}: {reason}; training goes on.", error)
+        self._troubles.could_not(doing, self.folder, error)
 
     @contextlib.contextmanager
     def _trying(self, doing: str) -> Iterator[None]:
