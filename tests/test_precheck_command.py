@@ -408,12 +408,47 @@ def test_what_overflow_check_recorded_is_told_apart(
         torch.abs(torch.mul(half, half)).sum().backward()
         torch.div(torch.ones(2), torch.zeros(2))
 
-    record(probe, work, task="overflow_check", overflow_check={"overflow_nums": -1})
+    record(probe, work, task="overflow_check", section={"overflow_nums": -1})
     closed()
     assert run("run_overflow_check", "-api_info", probe.rank() / "dump.json") == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "The Torch.mul.0.forward overflow is an abnormal overflow."
     assert "The Torch.div.0.forward overflow is a normal overflow." in lines
+
+
+@pytest.mark.spec("P23", "CLI")
+def test_gradients_that_overflow_alone_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """overflow_check keeps what overflowed, here only the backward side of a call."""
+    closed()
+    probe = Probe(tmp_path)
+    half = torch.full((4,), 300.0, dtype=torch.float16, requires_grad=True)
+
+    def work() -> None:
+        torch.mul(half, 200.0).backward(torch.full((4,), 1000.0, dtype=torch.float16))
+
+    record(probe, work, task="overflow_check", section={"overflow_nums": -1})
+    closed()
+    assert list(probe.data()) == ["Torch.mul.0.backward"]
+    assert run("run_overflow_check", "-api_info", probe.rank() / "dump.json") == 1
+    told = capsys.readouterr().out
+    assert told.startswith("The overflow of Torch.mul.0 could not be judged: only its gradients overflowed")
+
+
+def test_a_recording_whose_tensors_are_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of what was computed then can be judged, and nobody shall take it for checked."""
+    closed()
+    probe = Probe(tmp_path)
+    record(probe, lambda: torch.abs(torch.ones(3)), task="tensor")
+    closed()
+    alone = tmp_path / "alone" / "dump.json"
+    alone.parent.mkdir()
+    alone.write_bytes((probe.rank() / "dump.json").read_bytes())
+    assert run("run_ut", "-api_info", alone, "-o", tmp_path / "out", "--outputs", "recorded") == 2
+    assert "has no dump_tensor_data" in capsys.readouterr().err
+    assert run("run_ut", "-api_info", alone, "-o", tmp_path / "out") == 0
+    assert "was recorded with tensors, but dump_tensor_data is not there" in caplog.text
 
 
 @pytest.mark.spec("P23", "CLI")

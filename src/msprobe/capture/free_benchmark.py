@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -297,7 +298,8 @@ class Check:
             told.append(f"Not made again: {reasons}.")
         if moved:
             told.append(f"See {self._bench.table.path}.")
-        logger().info("%s", " ".join(told))
+        level = logging.INFO if stable + moved else logging.WARNING  # a check of nothing is no good news
+        logger().log(level, "%s", " ".join(told))
 
     def safely(
         self, doing: str, name: CallName, work: Callable[..., T], *args: Any, in_graph: bool = False

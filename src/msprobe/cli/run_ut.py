@@ -138,6 +138,7 @@ def _run_online(arguments: argparse.Namespace, section: RunUt, options: Options)
     from msprobe.online.receiver import check_online
 
     given = [flag for name, flag in _OF_RECORDINGS.items() if getattr(arguments, name)]
+    given += ["--outputs"] if arguments.outputs != "auto" else []
     if given:
         raise UsageError(
             f'"run_ut.is_online" in {arguments.config_path} is true, so calls come from training and '

@@ -115,8 +115,9 @@ def calls_of(recording: Recording) -> list[Call]:
             backward = records.get(str(record.name.facing(BACKWARD)))
             found.append(Call(record.name, record, backward, backward is not None or not any_backward))
     if not found:
+        why = "only gradients, of calls that are not in it" if any_backward else "no calls of APIs"
         raise RecordingError(
-            f"{recording.folder} holds no calls of APIs, which is what is checked; record at level L1 or mix."
+            f"{recording.folder} holds {why}; what is checked are calls, recorded at level L1 or mix."
         )
     return found
 

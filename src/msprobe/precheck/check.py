@@ -81,6 +81,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
 def precheck(api_info: str, tables: Tables, options: Options, progress: Progress) -> Checked:
     """Check each call that is not in the tables already."""
     recording = read_recording(api_info)
+    _must_have_contents(recording, options)
     every = calls_of(recording)
     calls = without_repeats(every) if options.only_first else every
     todo = tables.begin(calls)
@@ -171,6 +172,24 @@ def _tell(ready: Ready, options: Options, recording: Recording) -> None:
 
 def _has_contents(recording: Recording) -> bool:
     return (Path(recording.folder) / TENSOR_FOLDER).is_dir()
+
+
+def _must_have_contents(recording: Recording, options: Options) -> None:
+    """What was computed when it was recorded can be judged only by the tensors of then."""
+    if _has_contents(recording):
+        return
+    if options.outputs == RECORDED:
+        raise UsageError(
+            f"{recording.folder} has no {TENSOR_FOLDER}, so that its recorded outputs cannot be checked; "
+            "record with task tensor, or leave --outputs out."
+        )
+    if recording.header.task == "tensor":
+        logger().warning(
+            "%s was recorded with tensors, but %s is not there: calls are made again with generated numbers, "
+            "and what was computed when they were recorded is not checked.",
+            recording.folder,
+            TENSOR_FOLDER,
+        )
 
 
 # ---- summary ----

@@ -28,10 +28,10 @@ class Overflow(NamedTuple):
 
 def overflows(call: Call) -> tuple[bool, bool]:
     """Whether the recorded outputs, and the recorded gradients of the inputs, hold NaN or infinity."""
-    return _not_finite(call.forward), call.backward is not None and _not_finite(call.backward)
+    return not_finite(call.forward), call.backward is not None and not_finite(call.backward)
 
 
-def _not_finite(record: Record) -> bool:
+def not_finite(record: Record) -> bool:
     return any(_leaf_not_finite(leaf) for leaf in leaves(record.fields.get("output")))
 
 

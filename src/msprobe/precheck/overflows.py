@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from msprobe.name import BACKWARD, FORWARD
 from msprobe.precheck.calls import Lists, calls_of, reason_to_skip
 from msprobe.precheck.check import read_recording
-from msprobe.precheck.overflow_kind import NORMAL, Overflow, overflows
+from msprobe.precheck.overflow_kind import NORMAL, Overflow, not_finite, overflows
 from msprobe.precheck.pool import Lost, Pool
 from msprobe.precheck.protocol import OVERFLOW, Order, call_line, read_overflow
 from msprobe.precheck.work import REPLAYED
+from msprobe.record import Recording
+
+_LONE = (
+    "only its gradients overflowed, and the call itself is not in this recording; record the step with task "
+    "tensor to have both."
+)
 
 
 class Judged(NamedTuple):
@@ -41,6 +48,9 @@ def judge_overflows(
     api_info: str, worker: list[str], seconds: float, progress: Callable[[int, int], None]
 ) -> Judged:
     recording = read_recording(api_info)
+    lone = [(name, Overflow(reason=_LONE)) for name in _lone_gradients(recording)]
+    if len(lone) == len(recording.records) > 0:
+        return Judged(tuple(lone))
     calls = [call for call in calls_of(recording) if any(overflows(call))]
     reasons = {call.text: reason_to_skip(call, Lists()) for call in calls}
     todo = [call for call in calls if reasons[call.text] is None]
@@ -53,4 +63,16 @@ def judge_overflows(
                 answer = Overflow(reason=line.reason) if isinstance(line, Lost) else read_overflow(line)
                 answers[todo[number].text] = answer
                 progress(done, len(todo))
-    return Judged(tuple((call.text, answers[call.text]) for call in calls))
+    return Judged((*((call.text, answers[call.text]) for call in calls), *lone))
+
+
+def _lone_gradients(recording: Recording) -> list[str]:
+    """Gradients that overflowed, of calls that did not: overflow_check keeps what overflowed."""
+    return [
+        record.name.call
+        for record in recording.records.values()
+        if record.name.direction == BACKWARD
+        and not record.name.is_module
+        and str(record.name.facing(FORWARD)) not in recording.records
+        and not_finite(record)
+    ]

@@ -162,7 +162,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         raise UsageError(f"{path} cannot be understood: {error}.") from None
     missing = [column for column in columns if column not in (rows[0] if rows else [])]
     if missing:
-        raise UsageError(f"{path} is no table of this kind: it has no column '{missing[0]}'.")
+        kind = "details" if columns is DETAIL_COLUMNS else "result"
+        raise UsageError(f"{path} is no accuracy_checking_{kind} table: it has no column '{missing[0]}'.")
     return [
         dict(zip(rows[0], [written(cell) for cell in row] + [""] * len(rows[0]), strict=False))
         for row in rows[1:]
