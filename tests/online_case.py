@@ -154,6 +154,12 @@ def _members(session: int) -> list[str]:
     return found
 
 
+def first_to_die(session: int) -> list[bool]:
+    """Of each process of a session whether the system ends it before others if memory runs out."""
+    found = [Path(f"/proc/{line.split()[0]}/oom_score_adj").read_text() for line in _members(session)]
+    return sorted(score.strip() == "1000" for score in found)
+
+
 def sockets_of(port: int) -> list[str]:
     """Listening and open connections of a port, on either side."""
     states = {"01": "open", "0A": "listening", "08": "half closed"}

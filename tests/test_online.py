@@ -27,6 +27,7 @@ from online_case import (
     Checker,
     Client,
     environment,
+    first_to_die,
     free_port,
     memory_of,
     processes_of,
@@ -117,6 +118,7 @@ def header(path: Path) -> str:
 def test_two_ranks_over_loopback(case: Case) -> None:
     checker = case.listening(rank_list=[0, 1])
     assert [line.partition(" ")[0] for line in sockets_of(case.port)] == [f"0100007F:{case.port:04X}"]
+    assert first_to_die(checker.process.pid) == [False, True]  # the checker and its worker
     clients = [case.client(rank, 60 + rank, gradients=True) for rank in (0, 1)]
     for rank, client in enumerate(clients):
         assert client.ended() == {"settled": 120 + 2 * rank, "dropped": 0, "refused": "", "ended": True}
@@ -351,6 +353,13 @@ def test_strangers_and_liars_harm_nobody(case: Case) -> None:
     with handshake(case.port) as huge:
         huge.sendall(frame(BINARY, b"", announced=10 << 30))
         assert struct.pack(">H", 1009) in rest(huge)  # message too big
+    with handshake(case.port) as broad:
+        broad.sendall(frame(BINARY, b"", announced=2 << 20))
+        assert struct.pack(">H", 1009) in rest(broad)  # frame too big
+    with handshake(case.port) as talkative:  # a greeting that never ends
+        talkative.sendall(frame(TEXT, b" " * (1 << 17))[:1].replace(b"\x81", b"\x01"))
+        talkative.sendall(frame(TEXT, b" " * (1 << 17))[1:])
+        assert b"it did not greet" in rest(talkative)
     with handshake(case.port) as mute:
         mute.sendall(frame(TEXT, b'{"greeting": 1}'))
         assert b"does not say who greets" in rest(mute)

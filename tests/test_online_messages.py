@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import shutil
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,8 @@ from msprobe.online import tls
 from msprobe.online.blob import Malformed, decode, encode
 from msprobe.online.client import Network
 from msprobe.online.desk import Desk, Occupied, Refused
+from msprobe.online.folder import FolderWay, call_file
+from msprobe.online.folder_source import FolderSource
 from msprobe.online.kept import Kept
 from msprobe.online.ledger import Judged, Ledger, forget_all, left_behind
 from msprobe.online.message import (
@@ -42,14 +48,16 @@ from msprobe.online.message import (
 )
 from msprobe.online.outbox import Outbox
 from msprobe.online.sender import Sender
+from msprobe.online.server import listening
 from msprobe.online.spool import Spool, Spooled
 from msprobe.online.transport import PROTOCOL
 from msprobe.online.workers import Task
 from msprobe.precheck.calls import Call, Lists
 from msprobe.precheck.work import skipped
-from msprobe.record import Leaf, Record
+from msprobe.record import Leaf, Record, leaves
 from msprobe.store.dtypes import DTYPES, TensorData
-from online_case import Authority, read_rows
+from msprobe.store.dump_json import decode_record
+from online_case import Authority, free_port, read_rows
 from online_client import call
 
 RUN = "0123456789abcdef" * 2
@@ -155,6 +163,9 @@ LIES: dict[str, Any] = {
     "lacks the tensor '9'": lambda told: told["record"]["input_args"][0].update(data_name="9"),
     "holds a tensor that cannot be": lambda told: told["record"]["input_args"][0].update(shape=[1 << 40]),
     "holds a tensor that cannot": lambda told: told["record"]["input_args"][0].update(dtype="torch.object"),
+    "names a tensor twice": lambda told: told["record"].update(output=told["record"]["input_args"]),
+    "holds a record of .* parts": lambda told: told["record"]["input_args"].append([1] * 500_000),
+    "tensor of dtype '.x1b": lambda told: told["record"]["input_args"][0].update(dtype="\x1b[31m"),
     "holds a record that": lambda told: told["record"]["input_args"][0].update(data_name="../../etc/passwd"),
 }
 
@@ -193,6 +204,31 @@ def test_a_damaged_message_is_read_or_refused(data: st.DataObject) -> None:
 def test_an_announced_header_is_not_believed() -> None:
     with pytest.raises(Malformed, match="announces a header of"):
         decode(struct.pack("<Q", 1 << 62) + b"{}")
+
+
+def test_a_record_is_gone_through_once_however_often_it_ran_again() -> None:
+    """Sixty kilobytes, nested so, took half a minute."""
+    visits = []
+
+    class Counted(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            visits.append(self)
+            return super().__iter__()
+
+    record: dict[str, Any] = {"input_args": Counted([1])}
+    for _ in range(30):
+        record = {"recompute": record}
+    fields = decode_record("Torch.abs.0.forward", record, "a file").fields
+    assert [leaf.value for leaf in leaves(fields)] == [1]
+    assert len(visits) == 1
+
+
+def test_tensors_that_overlap_are_refused() -> None:
+    """Each would become a file: a small message could fill the disk."""
+    header = {"__metadata__": {"msprobe": ""}, "a": {"data_offsets": [0, 8]}, "b": {"data_offsets": [4, 8]}}
+    line = json.dumps(header).encode()
+    with pytest.raises(Malformed, match="overlap"):
+        decode(struct.pack("<Q", len(line)) + line + bytes(8))
 
 
 # ---- waiting calls ----
@@ -259,6 +295,33 @@ def test_a_call_that_cannot_be_sent_is_dropped_alone(capsys: pytest.CaptureFixtu
     outbox.settle(3)
     assert (outbox.settled, outbox.unsettled) == (1, 0)
     assert capsys.readouterr().err.count("a call is not checked, Torch.abs.0.forward for one") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [("x" * (5 << 20), "its message needs a header of "), ([1] * 500_000, "its message holds a record of ")],
+)
+def test_what_the_checker_would_refuse_is_not_sent(
+    value: Any, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would refuse the whole process."""
+    outbox = Outbox()
+    record, sent = call(0)
+    outbox.put(0, record._replace(fields={**record.fields, "input_kwargs": {"x": Leaf("x", value)}}), sent)
+    one = outbox.next()
+    assert one is not None and outbox.message_of(one, 1 << 30) is None
+    assert (outbox.dropped, outbox.unsettled) == (1, 0)
+    assert f"Torch.abs.0.forward for one: {reason}" in capsys.readouterr().err
+
+
+def test_a_signal_handler_may_train_while_training_waits_here() -> None:
+    outbox = Outbox()
+    outbox.on_change(lambda: None if outbox.unsettled > 2 else again.append(put(outbox, len(again))))
+    again: list[bool] = []
+    worker = threading.Thread(target=put, args=(outbox, 0), daemon=True)
+    worker.start()
+    worker.join(30)
+    assert (worker.is_alive(), again) == (False, [True, True])
 
 
 def test_who_is_refused_waits_for_nothing() -> None:
@@ -440,7 +503,7 @@ def test_calls_are_kept_for_their_gradients_until_the_step_ends(spool: Spool) ->
 
 
 def test_without_room_the_latest_calls_are_kept(spool: Spool) -> None:
-    spool.room = 2 * 2 * 64 * 4
+    spool.room = 2 * 2 * (64 * 4 + 4096)
     kept = Kept(spool)
     for number in (0, 1, 2, 2):  # the last one runs again
         one = spooled(spool, number)
@@ -452,6 +515,48 @@ def test_without_room_the_latest_calls_are_kept(spool: Spool) -> None:
         assert one is not None
         spool.release(one)
     assert files(spool) == []
+
+
+def test_small_calls_are_not_kept_for_ever(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of four bytes takes a block of the disk, and a record takes memory."""
+    kept = Kept(spool)
+    spool.room = 3 * 2 * 4096
+    one = spooled(spool, 0)
+    assert one.weight > 0
+    for number in range(9):
+        small = Spooled(one.record, [], 2 * 4096 + 8, one.weight)
+        kept.add(f"Torch.abs.{number}", small)
+    assert [kept.take(f"Torch.abs.{number}") is not None for number in range(9)] == [False] * 7 + [True] * 2
+    spool.room = 1 << 40
+    monkeypatch.setattr("msprobe.online.kept._MOST_WEIGHT", 3 * one.weight)
+    for number in range(9):
+        kept.add(f"Torch.abs.{number}", Spooled(one.record, [], 0, one.weight))
+    assert [kept.take(f"Torch.abs.{number}") is not None for number in range(9)] == [False] * 6 + [True] * 3
+    spool.release(one)
+
+
+def test_all_ranks_together_keep_a_quarter_of_the_free_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=8000))
+    made = Spool(tmp_path, ranks=4)
+    made.close()
+    assert made.room == 500
+
+
+def test_a_call_that_found_no_room_on_disk_is_not_acknowledged(tmp_path: Path, spool: Spool) -> None:
+    async def converse() -> None:
+        desk = Desk(tmp_path, spool, never_judged, (0,), Lists())
+        run = desk.greet(Greeting(RUN, 0))
+        shutil.rmtree(spool.folder)
+        await desk.take(run, joined(call_message(1, 0, *call(0))))
+        assert (run.ready(), run.done) == ([], 0)
+        with pytest.raises(FileNotFoundError) as caught:
+            desk.must_work()
+        assert caught.value.filename == str(spool.folder / "dump_tensor_data")
+        desk.close()
+
+    asyncio.run(converse())
 
 
 def test_one_folder_has_one_checker(spool: Spool, tmp_path: Path) -> None:
@@ -479,7 +584,7 @@ def test_nobody_sends_more_than_was_agreed_on(tmp_path: Path, spool: Spool) -> N
             await desk.take(run, messages[-1])
         run.waiting.clear()
         desk.stop(run)
-        with pytest.raises(Refused, match="more calls came"):
+        with pytest.raises(Refused, match="it said that it had ended"):
             await desk.take(run, messages[-1])
 
     asyncio.run(converse())
@@ -501,6 +606,132 @@ def test_one_process_of_a_rank_at_a_time(tmp_path: Path, spool: Spool) -> None:
         desk.close()
 
     asyncio.run(converse())
+
+
+def test_a_rank_does_not_begin_for_ever(tmp_path: Path, spool: Spool) -> None:
+    """Each time it gets files of its own."""
+
+    async def converse() -> None:
+        desk = Desk(tmp_path, spool, never_judged, (0, 1), Lists())
+        for number in range(100):
+            desk.greet(Greeting(f"{number:032x}", 0))
+        with pytest.raises(Refused, match="has begun 100 times"):
+            desk.greet(Greeting(RUN, 0))
+        desk.greet(Greeting(RUN, 1))
+        desk.close()
+
+    asyncio.run(converse())
+
+
+def test_a_call_of_many_small_tensors_is_one_message_of_few_frames(tmp_path: Path, spool: Spool) -> None:
+    """A library that counts frames refused such a call for ever, and nothing behind it was checked."""
+    pytest.importorskip("websockets")
+    record, sent = call(0, size=1)
+    inputs = [record.fields["input_args"][0]._replace(data_name=str(place)) for place in range(5000)]
+    many = record._replace(fields={"input_args": [inputs], "input_kwargs": {}, "output": []})
+    calls = [(many, dict.fromkeys(map(str, range(5000)), sent["0"])), call(1, size=3 << 20)]
+
+    async def converse() -> tuple[int, int]:
+        sizes: list[int] = []
+
+        def give(task: Task) -> None:
+            sizes.append(len(list(leaves(task.call.forward.fields["input_args"]))))
+            task.answered(skipped(task.call, "no reason"))
+
+        desk = Desk(tmp_path, spool, give, (0,), Lists())
+        writing = asyncio.create_task(desk.write())
+        port = free_port()
+        async with listening(desk, "127.0.0.1", port, None, 1):
+            sender = Sender(Network("127.0.0.1", port, None), 0)
+            for one in calls:
+                sender.put(0, *one)
+            await asyncio.to_thread(sender.close)
+        writing.cancel()
+        assert sizes == [5000, 1]
+        return sender.outbox.settled, sender.outbox.dropped
+
+    assert asyncio.run(converse()) == (2, 0)
+
+
+def test_so_many_are_let_in_at_a_time(tmp_path: Path, spool: Spool) -> None:
+    """Each takes a descriptor: without any left, no tensor could be written."""
+    pytest.importorskip("websockets")
+
+    async def knock() -> int:
+        desk = Desk(tmp_path, spool, never_judged, (0,), Lists())
+        port = free_port()
+        async with listening(desk, "127.0.0.1", port, None, 1):
+            met = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+            await asyncio.wait({asyncio.create_task(met[-1][0].read())})  # the last one is turned away
+            found = sum(not reader.at_eof() for reader, _ in met)
+            for _, writer in met:
+                writer.close()
+        return found
+
+    assert asyncio.run(knock()) == 1 + 8 + 32
+
+
+# ---- a shared folder ----
+
+
+def sent_through(shared: Path, count: int) -> Path:
+    """The folder of a process that sent so many calls and ended."""
+    shared.mkdir()
+    sender = Sender(FolderWay(str(shared)), 0)
+    for number in range(count):
+        sender.put(0, *call(number))
+    sender.close()
+    (folder,) = shared.iterdir()
+    return folder
+
+
+def judged_in(shared: Path, out: Path, spool: Spool, seconds: float = 60.0) -> list[str]:
+    """The calls that have a row once all that can be read was read, or after so long."""
+
+    async def read() -> list[str]:
+        def give(task: Task) -> None:
+            asyncio.get_running_loop().call_soon(task.answered, skipped(task.call, "no reason"))
+
+        desk = Desk(out, spool, give, (0,), Lists())
+        source = FolderSource(str(shared), desk)
+        tasks = [asyncio.create_task(desk.write()), asyncio.create_task(source.read())]
+        deadline = time.monotonic() + seconds
+        while not any(run.closed for run in desk.runs.values()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        await source.end()
+        for task in tasks:
+            task.cancel()
+        source.close()
+        return [row[0] for run in desk.runs.values() for row in read_rows(run.ledger.result_file)]
+
+    return asyncio.run(read())
+
+
+def test_what_is_no_file_holds_up_nobody(
+    tmp_path: Path, spool: Spool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = sent_through(tmp_path / "shared", 6)
+    secret = tmp_path / "secret"
+    (folder / call_file(2)).rename(secret)
+    (folder / call_file(2)).symlink_to(secret)
+    (folder / call_file(3)).unlink()
+    os.mkfifo(folder / call_file(3))
+    (folder / call_file(7)).mkdir()
+    found = judged_in(tmp_path / "shared", tmp_path, spool)
+    assert found == [f"Torch.abs.{number}" for number in (0, 3, 4, 5)]
+    assert secret.exists() and [path.name for path in folder.iterdir()] == [call_file(7)]
+    said = capsys.readouterr().err
+    assert said.count("is not checked and was removed: it is a link") == 1
+    assert said.count("is not checked and was removed: it is not a regular file") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+def test_a_folder_of_another_user_is_left_alone(
+    tmp_path: Path, spool: Spool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent_through(tmp_path / "shared", 2).chmod(0o550)
+    assert judged_in(tmp_path / "shared", tmp_path, spool, seconds=2) == []
+    assert capsys.readouterr().err.count("let one user run both sides") == 1
 
 
 # ---- keys and certificates ----
@@ -531,6 +762,29 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     authority.issue(tmp_path, "server")
     (tmp_path / "server.crt").write_bytes(certificate)
     with pytest.raises(ConfigError, match="cannot be used: key values mismatch"):
+        tls.checking_side(str(tmp_path), "127.0.0.1")
+
+
+@pytest.mark.parametrize("name", ["server.key", "server.crt"])
+def test_what_is_no_certificate_is_said_to_be_none(tmp_path: Path, name: str) -> None:
+    Authority().issue(tmp_path, "server")
+    (tmp_path / name).write_text("nothing of the kind")
+    with pytest.raises(
+        ConfigError, match=r"cannot be used: server\.key or server\.crt is not in PEM format\."
+    ):
+        tls.checking_side(str(tmp_path), "127.0.0.1")
+
+
+def test_what_every_client_would_refuse_is_told_at_once(tmp_path: Path) -> None:
+    authority = Authority()
+    authority.issue(tmp_path, "server")
+    assert tls.checking_side(str(tmp_path), "127.0.0.1") is not None
+    assert tls.checking_side(str(tmp_path), "10.0.0.1") is not None  # which may have another name outside
+    Authority("another").issue(tmp_path, "client")  # and its ca.crt
+    with pytest.raises(ConfigError, match="refused by everybody: unable to get local issuer"):
+        tls.checking_side(str(tmp_path), "127.0.0.1")
+    authority.issue(tmp_path, "server", days=-1)
+    with pytest.raises(ConfigError, match="refused by everybody: certificate has expired"):
         tls.checking_side(str(tmp_path), "127.0.0.1")
 
 

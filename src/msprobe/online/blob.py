@@ -13,7 +13,7 @@ from msprobe.store.dtypes import TensorData, checked_size
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-LONGEST_HEADER = 16 << 20
+LONGEST_HEADER = 4 << 20  # room for 16 000 tensors
 _LENGTH = struct.Struct("<Q")
 _METADATA = "__metadata__"
 _TEXT = "msprobe"
@@ -64,6 +64,8 @@ def encode(text: str, tensors: Mapping[str, TensorData]) -> list[Buffer]:
         end += size
     line = json.dumps(header, separators=(",", ":")).encode()
     line += b" " * (-len(line) % 8)
+    if len(line) > LONGEST_HEADER:
+        raise Malformed(f"needs a header of {len(line)} bytes, and {LONGEST_HEADER} are allowed")
     return [_LENGTH.pack(len(line)) + line, *(tensor.data for tensor in tensors.values())]
 
 
@@ -83,6 +85,8 @@ def decode(content: Buffer) -> Blob:
         raise Malformed(f"has a header that cannot be understood: {error}") from None
     if not isinstance(text, str):
         raise Malformed("has no text among its metadata")
+    if sum(map(len, tensors.values())) > len(data):  # each would become a file of its own
+        raise Malformed("has tensors that overlap")
     return Blob(text, tensors)
 
 

@@ -21,11 +21,10 @@ from msprobe.online.message import (
     read_welcome,
 )
 from msprobe.online.outbox import Outbox, Outgoing
-from msprobe.online.transport import NOT_WANTED, PROTOCOL, SETTINGS, need_websockets
+from msprobe.online.transport import LARGEST_PART, NOT_WANTED, PROTOCOL, SETTINGS, need_websockets
 
 _SECONDS_TO_ANSWER = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_PART = 1 << 20
 
 
 class Network:
@@ -171,14 +170,23 @@ class _Session:
         await asyncio.wait_for(listening, _SECONDS_TO_ANSWER)
 
 
-def _parts(chunks: list[Any]) -> Iterator[memoryview]:
-    """In frames so small that others, such as pings, find their place between them."""
+def _parts(chunks: list[Any]) -> Iterator[bytearray | memoryview]:
+    """In frames that are not too large, and not too many: small tensors share one."""
+    small = bytearray()
     for chunk in chunks:
         if not memoryview(chunk).nbytes:
             continue
         view = memoryview(chunk).cast("B")
-        for start in range(0, len(view), _PART):
-            yield view[start : start + _PART]
+        for start in range(0, len(view), LARGEST_PART):
+            part = view[start : start + LARGEST_PART]
+            if len(small) + len(part) > LARGEST_PART:
+                yield small
+                small = bytearray()
+            if len(part) == LARGEST_PART:
+                yield part
+            else:
+                small += part
+    yield small
 
 
 def _wake(loop: asyncio.AbstractEventLoop | None, changed: asyncio.Event) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msprobe.analyse.standards import ERROR
 from msprobe.log import logger
@@ -25,7 +26,11 @@ from msprobe.precheck.calls import Call, Lists, Skip, reason_to_skip
 from msprobe.precheck.check import status_of
 from msprobe.precheck.work import Answer, backward_side, skipped
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 _MOST_TOLD = 20  # errors of one process in the log
+_MOST_PROCESSES = 100  # of one rank, each with files of its own
 
 
 class Refused(Exception):
@@ -40,7 +45,7 @@ class _Entry:
     """A call that was taken, or the gradients of one."""
 
     def __init__(self, received: Received) -> None:
-        self.size = received.size
+        self.size = received.size + received.weight
         self.sequence = received.sequence
         self.step = received.step
         self.is_backward = received.record.name.direction == BACKWARD
@@ -72,6 +77,12 @@ class Run:
         """As much waits as was agreed on."""
         size = sum(entry.size for entry in self.waiting)
         return len(self.waiting) >= MOST_UNANSWERED or size >= MOST_UNANSWERED_BYTES
+
+    async def room(self) -> None:
+        """Wait until more can be taken."""
+        while self.is_full:
+            self.changed.clear()
+            await self.changed.wait()
 
     def tell(self, entry: _Entry) -> None:
         """What is wrong stands in the log as soon as it is known; the tables have all of it."""
@@ -105,6 +116,7 @@ class Desk:
         self._answers = asyncio.Event()
         self.news = asyncio.Event()  # somebody came, or left for good
         self.runs: dict[str, Run] = {}
+        self.refusals = 0  # connections that were not welcome
         self._lost: BaseException | None = None  # why nothing can be done any more
 
     def go_on(self) -> None:
@@ -129,6 +141,10 @@ class Desk:
             raise Refused(f"rank {greeting.rank} is not in rank_list {list(self._ranks)} of the checker")
         run = self.runs.get(greeting.key)
         if run is None:
+            if len(self.of_rank(greeting.rank)) >= _MOST_PROCESSES:
+                raise Refused(
+                    f"rank {greeting.rank} has begun {_MOST_PROCESSES} times; start the checker anew"
+                )
             for older in self.of_rank(greeting.rank) if replaces else ():
                 self._replace(older)
             run = self.runs[greeting.key] = Run(greeting, Ledger(self._out, greeting), Kept(self._spool))
@@ -168,7 +184,7 @@ class Desk:
 
     # --- calls ---
 
-    async def take(self, run: Run, content: bytes, expected: int | None = None) -> None:
+    async def take(self, run: Run, content: Buffer, expected: int | None = None) -> None:
         """One message of a process; a call that came before is not taken again."""
         async with run.turn:
             try:
@@ -180,7 +196,9 @@ class Desk:
             run.seen = time.monotonic()
             if received.sequence <= run.accepted:
                 return
-            if run.stopped or run.is_full:
+            if run.stopped:
+                raise Refused("it said that it had ended, its rank began anew, or it was gone for too long")
+            if run.is_full:
                 raise Refused("more calls came than were agreed on")
             run.accepted = received.sequence
             entry = _Entry(received)
@@ -196,6 +214,9 @@ class Desk:
         try:
             run.kept.enter(received.step)
             call = await asyncio.to_thread(prepare, run, entry, received)
+        except OSError as error:  # a full disk is no reason to say that the call was checked
+            self.fail(error)
+            return
         except Exception as error:  # noqa: BLE001 - one call must not hold up those behind it
             call = Skip.OURS.of(error)
         if isinstance(call, str):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -96,6 +97,8 @@ class FolderSource:
             await asyncio.sleep(POLL)
 
     def _greet(self, name: str, folder: Path) -> _Seen:
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise Refused("this user may not read and delete what is in it; let one user run both sides")
         greeting = read_greeting(_content(folder / START, LONGEST_LINE))
         if greeting.key != name:
             raise Refused("its start.json belongs to another folder")
@@ -109,9 +112,7 @@ class FolderSource:
             if sequence > run.accepted + 1 and not self._is_lasting_gap(seen):
                 return
             seen.gap_since = None
-            while run.is_full:
-                run.changed.clear()
-                await run.changed.wait()
+            await run.room()
             path = folder / call_file(sequence)
             try:
                 await self._desk.take(run, await asyncio.to_thread(_content, path, LARGEST), sequence)
@@ -169,7 +170,7 @@ def _look(folder: Path, done: int) -> _State:
 def _waiting(folder: Path, done: int) -> Iterator[int]:
     """The numbers of the calls in a folder; those whose results are written are deleted."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries)
+        names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
     for name in names:
         found = CALL.fullmatch(name)
         if found and int(found[1]) <= done:
@@ -179,7 +180,13 @@ def _waiting(folder: Path, done: int) -> Iterator[int]:
 
 
 def _content(path: Path, most: int) -> bytes:
-    with os.fdopen(open_regular(path), "rb") as stream:
+    try:
+        descriptor = open_regular(path)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EINVAL):  # which it will be for ever
+            raise Malformed(str(error.strerror)) from None
+        raise
+    with os.fdopen(descriptor, "rb") as stream:
         content = stream.read(most + 1)
     if len(content) > most:
         raise Malformed(f"has more than {most} bytes")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from msprobe.online.spool import Spool, Spooled
 from msprobe.record import leaves
 
+_MOST_WEIGHT = 2 << 30  # bytes of memory that records may take
+
 
 class Kept:
     """Of one process that trains, in one step."""
@@ -13,7 +15,7 @@ class Kept:
         self._spool = spool
         self._calls: dict[str, Spooled] = {}
         self._step = 0
-        self._size = 0
+        self._size = self._weight = 0
 
     def enter(self, step: int) -> None:
         """Something of this step came: no gradients of another one come any more."""
@@ -30,7 +32,8 @@ class Kept:
         self._spool.hold(spooled)
         self._calls[call] = spooled
         self._size += spooled.size
-        while self._size > self._spool.room:
+        self._weight += spooled.weight
+        while self._size > self._spool.room or self._weight > _MOST_WEIGHT:
             self._drop(next(iter(self._calls)))
 
     def take(self, call: str) -> Spooled | None:
@@ -38,6 +41,7 @@ class Kept:
         found = self._calls.pop(call, None)
         if found is not None:
             self._size -= found.size
+            self._weight -= found.weight
         return found
 
     def forget(self) -> None:

@@ -26,6 +26,8 @@ LONGEST_LINE = 1 << 16
 MOST_UNANSWERED = 32  # calls that may be sent before the first of them is acknowledged
 MOST_UNANSWERED_BYTES = 256 << 20
 
+_MOST_PARTS = 400_000  # of a record; the header has room for 16 000 tensors of some 15 each
+_PART_COST = 200  # bytes of memory that each may take
 _RUN = re.compile(r"[0-9a-f]{32}")
 _MOST = 1 << 48
 
@@ -64,11 +66,17 @@ class Received(NamedTuple):
     record: Record
     tensors: dict[str, TensorData]
     is_whole: bool = True  # no tensor came without its content
+    parts: int = 0  # of its record, rather too many than too few
 
     @property
     def size(self) -> int:
         """Bytes of its tensors."""
         return sum(memoryview(tensor.data).nbytes for tensor in self.tensors.values())
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory that its record takes, at most."""
+        return _PART_COST * self.parts
 
 
 def greeting_line(greeting: Greeting) -> str:
@@ -87,7 +95,7 @@ def farewell_line(farewell: Farewell) -> str:
     return json.dumps({"farewell": farewell._asdict()})
 
 
-def read_line(text: str | bytes, key: str) -> Any:
+def read_line(text: str | bytes | bytearray, key: str) -> Any:
     """What a line says under the one key that it may have here."""
     if len(text) > LONGEST_LINE:
         raise Malformed(f"is a line of {len(text)} characters")
@@ -100,7 +108,7 @@ def read_line(text: str | bytes, key: str) -> Any:
     return told[key]
 
 
-def read_greeting(text: str | bytes) -> Greeting:
+def read_greeting(text: str | bytes | bytearray) -> Greeting:
     told = read_line(text, "greeting")
     if not isinstance(told, dict) or told.keys() != set(Greeting._fields):
         raise Malformed("does not say who greets")
@@ -135,12 +143,14 @@ def call_message(sequence: int, step: int, record: Record, tensors: Mapping[str,
         f'{{"sequence": {sequence}, "step": {step}, "name": {json.dumps(str(record.name))}, '
         f'"record": {Encoder().tree(record.fields)}}}'
     )
+    _parts(text)
     return encode(text, tensors)
 
 
 def read_call(content: Buffer) -> Received:
     """Raises Malformed for whatever no honest sender sends."""
     blob = decode(content)
+    parts = _parts(blob.text)
     try:
         told = json.loads(blob.text)
         name, fields = told["name"], told["record"]
@@ -153,9 +163,20 @@ def read_call(content: Buffer) -> Received:
     if record.name.direction not in (FORWARD, BACKWARD) or record.name.is_module:
         raise Malformed(f"holds {record.name}, which is no call of an API")
     found = [leaf for tree in record.fields.values() for leaf in leaves(tree)]
-    tensors = {leaf.data_name: _content(leaf, blob.tensors) for leaf in found if leaf.data_name is not None}
+    named = [leaf for leaf in found if leaf.data_name is not None]
+    tensors = {str(leaf.data_name): _content(leaf, blob.tensors) for leaf in named}
+    if len(tensors) < len(named):
+        raise Malformed("names a tensor twice")
     is_whole = all(leaf.data_name is not None for leaf in found if leaf.is_tensor)
-    return Received(sequence, step, record, tensors, is_whole)
+    return Received(sequence, step, record, tensors, is_whole, parts)
+
+
+def _parts(text: str) -> int:
+    """How many things a record is made of, at most; counted before any of them takes memory."""
+    parts = sum(map(text.count, ",[{"))
+    if parts > _MOST_PARTS:
+        raise Malformed(f"holds a record of {parts} parts, and {_MOST_PARTS} are allowed")
+    return parts
 
 
 def _content(leaf: Leaf, parts: Mapping[str, memoryview]) -> TensorData:

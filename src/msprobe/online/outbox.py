@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from msprobe.log import logger
+from msprobe.online.blob import Malformed
 from msprobe.online.message import call_message
 from msprobe.record import Record
 from msprobe.store.dtypes import TensorData
@@ -42,7 +43,7 @@ class Outbox:
         self._most = most
         self._patience = patience
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may interrupt training here, and its handler train too
         self._room = threading.Condition(self._lock)
         self._calls: deque[Outgoing] = deque()  # from the first that is not settled
         self._sent = 0  # how many of them were sent
@@ -141,7 +142,8 @@ class Outbox:
         try:
             chunks = call_message(call.sequence, call.step, call.record, call.tensors)
         except Exception as error:  # noqa: BLE001 - this call must not hold up those behind it
-            self.drop(call, f"it cannot be written: {error}")
+            its = "its message" if isinstance(error, Malformed) else "it cannot be written:"
+            self.drop(call, f"{its} {error}")
             return None
         size = sum(memoryview(chunk).nbytes for chunk in chunks)
         if size > largest:

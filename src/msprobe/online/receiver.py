@@ -75,7 +75,7 @@ def check_online(section: RunUt, out_path: str, options: Options, patience: Pati
     """Check what training sends, until all of it has ended."""
     out = output_folder(Path(out_path))
     context = None if section.nfs_path else tls.checking_side(section.tls_path, section.host)
-    spool = Spool(out)
+    spool = Spool(out, len(section.rank_list))
     try:
         return asyncio.run(_check(section, out, spool, options, patience, context))
     finally:

@@ -17,22 +17,24 @@ from msprobe.store.layout import TENSOR_FOLDER, make_below, open_new
 from msprobe.store.tensor_file import encode_pt
 
 _MOST_KEPT = 8 << 30  # bytes
+_FILE = 1 << 12  # bytes that a file takes on disk beside what is in it
 
 
 class Spooled:
     """A record whose tensors are in files, as long as somebody holds it."""
 
-    def __init__(self, record: Record, files: list[str], size: int) -> None:
+    def __init__(self, record: Record, files: list[str], size: int, weight: int) -> None:
         self.record = record
         self.files = files
-        self.size = size
+        self.size = size  # on disk
+        self.weight = weight  # in memory
         self.holders = 1
 
 
 class Spool:
     """A folder of its own below the output folder, which one checker has at a time."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, ranks: int = 1) -> None:
         self.folder = out / ".online_spool"
         self._holding = threading.Lock()
         self._lock = os.open(_made(out / ".online.lock"), os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -45,7 +47,7 @@ class Spool:
             ) from None
         shutil.rmtree(self.folder, ignore_errors=True)  # what a killed checker left
         self._tensors = make_below(out, self.folder / TENSOR_FOLDER)
-        self.room = min(_MOST_KEPT, shutil.disk_usage(out).free // 4)  # for what is kept, in bytes
+        self.room = min(_MOST_KEPT, shutil.disk_usage(out).free // (4 * ranks))  # bytes that a rank may keep
 
     def put(self, key: str, received: Received) -> Spooled:
         """Write the tensors of a call; whoever called this holds it."""
@@ -55,8 +57,10 @@ class Spool:
             for name, tensor in received.tensors.items():
                 with os.fdopen(open_new(self._tensors / names[name]), "wb") as stream:
                     stream.writelines(cast("list[bytes]", encode_pt(tensor)))
-        except BaseException:
+        except BaseException as error:
             self._remove(files)
+            if isinstance(error, OSError):  # a full disk does not say where
+                error.filename = str(self._tensors)
             raise
 
         def renamed(leaf: Leaf) -> Leaf:
@@ -64,7 +68,8 @@ class Spool:
 
         record = received.record
         fields = {field: each_leaf(tree, renamed) for field, tree in record.fields.items()}
-        return Spooled(record._replace(fields=fields), files, received.size)
+        size = received.size + _FILE * len(files)
+        return Spooled(record._replace(fields=fields), files, size, received.weight)
 
     def hold(self, spooled: Spooled) -> None:
         with self._holding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import ipaddress
 import os
@@ -25,6 +26,7 @@ def checking_side(tls_path: str, host: str) -> ssl.SSLContext | None:
         _must_be_allowed(host)
         return None
     context = _filled(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Path(tls_path), "server")
+    _must_convince(context, Path(tls_path))
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -53,9 +55,29 @@ def _filled(context: ssl.SSLContext, folder: Path, side: str) -> ssl.SSLContext:
             context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(
-            f"The keys and certificates in tls_path {folder} cannot be used: {_reason(error)}."
+            f"The keys and certificates in tls_path {folder} cannot be used: {_reason(error, side)}."
         ) from None
     return context
+
+
+def _must_convince(context: ssl.SSLContext, folder: Path) -> None:
+    """What every client would refuse, as one that has expired, is told before anybody comes.
+
+    Not the address that it names: clients may know this machine by another one.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(folder / _TRUSTED)
+    client.check_hostname = False
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (client.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True))
+    try:
+        for end in 2 * ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(
+            f"{folder / 'server.crt'} would be refused by everybody: {error.verify_message.rstrip('.')}."
+        ) from None
 
 
 def _password(key: Path) -> str:
@@ -67,7 +89,9 @@ def _password(key: Path) -> str:
     return getpass.getpass(f"Password of {key}: ")
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError, side: str) -> str:
+    if isinstance(error, ssl.SSLError) and not error.reason:  # all that the library says is "PEM lib"
+        return f"{side}.key or {side}.crt is not in PEM format"
     return str(getattr(error, "reason", None) or error.strerror or error).replace("_", " ").lower()
 
 

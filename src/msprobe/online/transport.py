@@ -11,6 +11,9 @@ from msprobe.errors import HardwareError
 PROTOCOL = "msprobe.online.1"
 NOT_WANTED, LATER = 1008, 1013  # why a connection is closed: for good, or until another one has ended
 SECONDS_TO_OPEN = 10.0
+LARGEST_PART = 1 << 20  # bytes of one frame: others, such as pings, find their place between them
+
+_OLDEST = 16  # the first release that bounds frames as well as messages
 
 SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
@@ -25,9 +28,11 @@ SETTINGS: Mapping[str, Any] = MappingProxyType(
 def need_websockets() -> None:
     """Raise if the package is missing."""
     try:
-        import websockets  # noqa: F401
+        from websockets.version import version
     except ImportError:
+        version = "0"
+    if int(version.partition(".")[0]) < _OLDEST:
         raise HardwareError(
-            "The online check over the network needs the package websockets; pip install websockets, or "
-            "exchange calls through a folder (nfs_path)."
-        ) from None
+            f"The online check over the network needs the package websockets, {_OLDEST} or newer; "
+            f"pip install 'websockets>={_OLDEST}', or exchange calls through a folder (nfs_path)."
+        )

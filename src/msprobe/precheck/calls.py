@@ -117,7 +117,7 @@ def calls_of(recording: Recording) -> list[Call]:
     if not found:
         why = "only gradients, of calls that are not in it" if any_backward else "no calls of APIs"
         raise RecordingError(
-            f"{recording.folder} holds {why}; what is checked are calls, recorded at level L1 or mix."
+            f"{recording.folder} holds {why}, and what is checked are calls; record at level L1 or mix."
         )
     return found
 

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 import torch
@@ -26,6 +27,7 @@ from msprobe.record import Leaf
 _SEED = 1234
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _ACCELERATORS = ("npu", "cuda")
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 class CheckedTorch(TorchReplay):
@@ -69,14 +71,14 @@ class CheckedTorch(TorchReplay):
 
 def _dtype(leaf: Leaf, _device: str, raised: Callable[[str], str]) -> torch.dtype:
     name = raised(str(leaf.value).removeprefix("torch."))
-    found = getattr(torch, name, None)
+    found = vars(torch).get(name)  # torch itself would import whole packages of other names
     if not isinstance(found, torch.dtype):
         raise ValueError(f"{name} is no dtype")
     return found
 
 
 def _memory_format(leaf: Leaf, *_: Any) -> torch.memory_format:
-    found = getattr(torch, str((leaf.extra or {}).get("format")), None)
+    found = vars(torch).get(str((leaf.extra or {}).get("format")))
     if not isinstance(found, torch.memory_format):
         raise ValueError("no such memory format")
     return found
@@ -107,8 +109,15 @@ def main(replay: CheckedTorch | None = None) -> None:
     answers = _own_output()
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+    _offer_to_die()
     torch.manual_seed(_SEED)
     serve(sys.stdin, answers, replay or CheckedTorch(), torch.set_num_threads)
+
+
+def _offer_to_die() -> None:
+    """If memory runs out the system ends this process, which costs one call, and not the check itself."""
+    with contextlib.suppress(OSError):
+        _OOM_SCORE.write_text("1000")
 
 
 def _own_output() -> TextIO:

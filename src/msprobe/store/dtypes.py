@@ -114,7 +114,7 @@ def checked_size(tensor: TensorData) -> int:
 @functools.lru_cache(maxsize=4096)
 def _size(dtype: str, shape: tuple[int, ...]) -> int:
     if dtype not in DTYPES:
-        raise UsageError(f"A tensor of dtype '{dtype}' cannot be written; known are {', '.join(DTYPES)}.")
+        raise UsageError(f"A tensor of dtype {dtype!r} cannot be written; known are {', '.join(DTYPES)}.")
     return math.prod(shape) * DTYPES[dtype].numpy.itemsize
 
 

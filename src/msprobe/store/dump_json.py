@@ -128,15 +128,18 @@ def decode_record(key: str, data: Any, file: str, *, is_variable: bool = False) 
             return Record(name, {"value": _decode(data, where)})
         if not isinstance(data, dict):
             raise RecordingError(f"{where} is {_shown(data)} and no object; the file is damaged.")
-        fields = {
-            slot: item if slot in _REMARKS and isinstance(item, (bool, str)) else _decode(item, where)
-            for slot, item in data.items()
-        }
-        if isinstance(fields.get("recompute"), dict):  # what a checkpointed call gave when it ran again
-            fields["recompute"] = decode_record(key, data["recompute"], file).fields
-        return Record(name, fields)
+        return Record(name, {slot: _decode_field(slot, item, where) for slot, item in data.items()})
     except RecursionError:
         raise _too_deep(where) from None
+
+
+def _decode_field(slot: str, item: Any, where: str, *, is_repeated: bool = False) -> Any:
+    if slot in _REMARKS and isinstance(item, (bool, str)):
+        return item
+    is_tree = isinstance(item, dict) and not isinstance(item.get("type"), str)
+    if slot == "recompute" and is_tree and not is_repeated:  # what a checkpointed call gave when it ran again
+        return {each: _decode_field(each, part, where, is_repeated=True) for each, part in item.items()}
+    return _decode(item, where)
 
 
 def _decode_name(key: str, file: str, is_variable: bool) -> CallName:
