@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import os
 import re
 import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from msprobe.errors import ConfigError, HardwareError, UsageError  # noqa: E402
 from msprobe.pytorch import PrecisionDebugger  # noqa: E402
 from msprobe.pytorch import debugger as bound  # noqa: E402
+from npu_case import noting_npu  # noqa: E402
 
 WATCHED = ("mul", "relu_", "native_dropout", "bernoulli_", "add", "max")
 
@@ -39,16 +38,7 @@ class Operators(TorchDispatchMode):
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A torch_npu that notes what it is asked, among the operators that run."""
-    noted: list[str] = []
-    module: Any = types.ModuleType("torch_npu")
-    module.npu = types.SimpleNamespace(
-        init_dump=lambda: noted.append("init_dump"),
-        set_dump=lambda path: noted.append(f"set_dump {os.path.basename(path)}"),
-        finalize_dump=lambda: noted.append("finalize_dump"),
-        synchronize=lambda: noted.append("synchronize"),
-    )
-    monkeypatch.setitem(sys.modules, "torch_npu", module)
-    return noted
+    return noting_npu(monkeypatch)
 
 
 Make = Callable[..., PrecisionDebugger]

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import nn
 
 from msprobe.errors import ConfigError, HardwareError, OverflowLimitReached
 from msprobe.pytorch import apis
+from npu_case import noting_npu
 from ptdbg_ascend.failure import CompareException
 
 STAMP = r"Overflow_info_\d{8}_\d{6}_"
@@ -145,17 +145,7 @@ def acl(tmp_path: Path) -> str:
 @pytest.fixture
 def npu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A torch_npu that notes what it is asked."""
-    asked: list[str] = []
-    module: Any = types.ModuleType("torch_npu")
-    module.npu = types.SimpleNamespace(
-        init_dump=lambda: asked.append("init_dump"),
-        set_dump=lambda path: asked.append(f"set_dump {os.path.basename(path)}"),
-        finalize_dump=lambda: asked.append("finalize_dump"),
-        synchronize=lambda: asked.append("synchronize"),
-        manual_seed=lambda seed: asked.append(f"manual_seed {seed}"),
-        manual_seed_all=lambda seed: asked.append(f"manual_seed_all {seed}"),
-    )
-    monkeypatch.setitem(sys.modules, "torch_npu", module)
+    asked = noting_npu(monkeypatch)
     apis._load.cache_clear()  # which knows the packages that were imported, and not that one is another
     return asked
 
