@@ -127,6 +127,8 @@ def compare_recordings(
 def _rename(target: Recording, golden: Recording, mappings: Mappings) -> Rename:
     """What the golden run calls the target's calls: as the mappings say, or found by their looks."""
     frameworks = {target.header.framework, golden.header.framework}
+    if mappings.by_looks:
+        return align(target, golden)
     if len(frameworks) == 1:
         return renaming(mappings, target.header.framework)
     if mappings == NO_MAPPINGS and not frameworks <= _NAMED_AS_BY_TORCH:
@@ -173,7 +175,7 @@ def _leaf(place: Place | None) -> Leaf | None:
 def _tensors(pair: Pair, target: Recording, golden: Recording) -> TensorErrors | None:
     if pair.reason:
         return None
-    paths = _path(target, pair.target), _path(golden, pair.golden)
+    paths = file_of(target, pair.target), file_of(golden, pair.golden)
     for path, whose in zip(paths, ("NPU", "Bench"), strict=True):
         if path is None or not os.path.isfile(path):
             return no_errors(_NO_FILE.format(whose))
@@ -201,6 +203,7 @@ def _same(ours: StoredTensor, theirs: StoredTensor) -> bool:
     return ours.crc != 0 and (ours.crc, ours.dtype) == (theirs.crc, theirs.dtype)
 
 
-def _path(recording: Recording, place: Place | None) -> Path | None:
+def file_of(recording: Recording, place: Place | None) -> Path | None:
+    """The file with the content of a place."""
     leaf = _leaf(place)
     return None if leaf is None else store.tensor_path(recording, leaf)

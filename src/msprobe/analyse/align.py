@@ -1,8 +1,8 @@
-"""Which calls of two frameworks belong together if no mapping says so, as what a mapping would say."""
+"""Which calls of two runs belong together if no names say so, as what a mapping would say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from msprobe.analyse.compound import place_pairs
@@ -12,7 +12,7 @@ from msprobe.analyse.slots import places_in_order
 from msprobe.analyse.tree import tree
 from msprobe.analyse.walk import Found, Walk
 from msprobe.name import BACKWARD, DEBUG, FORWARD, PARAMETERS_GRAD
-from msprobe.record import Recording
+from msprobe.record import Record, Recording
 
 _LACKING = "no call of the golden run looks like it"
 _WITHIN = "the golden run does this within {}"
@@ -34,11 +34,17 @@ def align(target: Recording, golden: Recording) -> Rename:
         names[a], sure[a] = b, certainty
     return Rename(
         names=MappingProxyType(names),
-        slots=places_in_order,
+        slots=_slots if target.header.framework == golden.header.framework else places_in_order,
         sure=MappingProxyType(sure),
         lacking=_LACKING,
         reasons=MappingProxyType(dict(each for found in walk.compounds for each in _reasons(found))),
     )
+
+
+def _slots(ours: Record, theirs: Record) -> Mapping[str, str]:
+    """Within one framework two calls of one API or class have the same places."""
+    kinds = [(call.name.prefix, call.name.api.rpartition(".")[2]) for call in (ours, theirs)]
+    return {} if kinds[0] == kinds[1] else places_in_order(ours, theirs)
 
 
 Named = tuple[str, str, Certainty]

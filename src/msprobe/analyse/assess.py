@@ -359,6 +359,6 @@ def _entered(seen: _Seen, error: float) -> str:
         ours, theirs = (None if leaf is None else leaf.value for leaf in leaves)
         return f"this argument is {ours!r}, in the golden run {theirs!r}"
     return (
-        f"{_off(error)} already when it comes in, though nothing recorded before it is: a parameter, data, "
-        "or code that was not recorded"
+        f"{_off(error)} already when it comes in, though nothing compared before it is: a parameter, data, "
+        "or code that was not recorded or has no counterpart"
     )

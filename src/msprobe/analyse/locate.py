@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from msprobe.analyse.assess import NOT_JUDGED, ORIGINATED, PASSED_ON, Verdict, in_order
+from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, Verdict, in_order
 from msprobe.analyse.judge import Finding
+from msprobe.analyse.likeness import is_telling
 from msprobe.analyse.match import Place
 from msprobe.kernels import Statistics
+from msprobe.name import FORWARD
+from msprobe.plural import counted
 from msprobe.record import Leaf, Record, Recording
 
 Grade = Literal["strong", "fair", "weak"]
@@ -60,7 +63,12 @@ def locate(
     target: Recording, golden: Recording, mode: str, findings: Sequence[Finding], verdicts: Sequence[Verdict]
 ) -> Located:
     order = list(_in_order(findings))
-    notes = (*_blind(mode, findings), *_gaps("target", target), *_gaps("golden run", golden))
+    notes = (
+        *_blind(mode, findings),
+        *_gaps("target", target),
+        *_gaps("golden run", golden),
+        *_uneven(target, golden, findings),
+    )
     walk = _Walk(target, golden, findings, verdicts, notes)
     first: Divergence | None = None
     origins: list[Divergence] = []
@@ -113,6 +121,7 @@ class _Walk:
         self._calls = self._collectives = self._checked = 0
         self._unchecked: Counter[str] = Counter()
         self._inputs_finite = True
+        self._lonely: dict[object, Record] = {}  # by values: calls that the golden run has none for
 
     def enter(self, row: int) -> None:
         record = self._findings[row].pair.place.record
@@ -129,9 +138,13 @@ class _Walk:
             self._unchecked[verdict.reason] += 1
         else:
             self._checked += 1
-        place = self._findings[row].pair.target
-        if place is not None and place.side != "output" and _has_nan(place.leaf):
-            self._inputs_finite = False
+        place, other = self._findings[row].pair.target, self._findings[row].pair.golden
+        if place is None:
+            return
+        if place.side != "output":
+            self._inputs_finite = self._inputs_finite and not _has_nan(place.leaf)
+        elif other is None and place.leaf is not None and is_telling(place.leaf):
+            self._lonely[place.leaf.stats] = place.record
 
     def makes_nan(self, row: int) -> bool:
         place = self._findings[row].pair.target
@@ -155,10 +168,18 @@ class _Walk:
             tuple(_modules(record, self._target if self._findings[row].pair.target else self._golden)),
             record.stack.frames if record.stack is not None else (),
             (self._collectives, self._calls),
-            _hint(place, self._verdicts[row]),
+            _hint(place, self._verdicts[row]) or self._came_from(row),
             self._target.step,
             self._target.rank,
         )
+
+    def _came_from(self, row: int) -> str:
+        """Which call made a value that differs when it comes in, if nothing could be said of that call."""
+        place, level = self._findings[row].pair.place, self._verdicts[row].level
+        maker = self._lonely.get(place.leaf.stats) if place.leaf is not None else None
+        if level != ENTERED or maker is None:
+            return ""
+        return f"It comes from {maker.name}, which has no counterpart: see what the golden run does instead."
 
     def _evidence(self) -> Evidence:
         missing = sum(self._unchecked.values())
@@ -189,11 +210,33 @@ def _gaps(whose: str, recording: Recording) -> Iterator[str]:
     if not recording.finished:
         yield f"the {whose} was not finished"
     if recording.lost_records:
-        yield f"the {whose} lost {recording.lost_records} records that the disk did not take"
+        yield f"the {whose} lost {counted(recording.lost_records, 'record')} that the disk did not take"
     if recording.missing_files:
-        yield f"the {whose} lacks {len(recording.missing_files)} tensor files"
+        yield f"the {whose} lacks {counted(len(recording.missing_files), 'tensor file')}"
     for reason, count in recording.left_out.items():
-        yield f"the {whose} left out {count} calls: {reason}"
+        yield f"the {whose} left out {counted(count, 'call')}: {reason}"
+
+
+def _uneven(target: Recording, golden: Recording, findings: Sequence[Finding]) -> Iterator[str]:
+    """Calls of one name are taken for one call, which is doubtful if a run makes more of them."""
+    is_by_name = all(finding.pair.certainty is None for finding in findings)
+    if not is_by_name or target.header.framework != golden.header.framework:
+        return
+    ours, theirs = _called(target), _called(golden)
+    odd = [api for api, count in ours.items() if theirs.get(api, count) != count]
+    if odd:
+        more = f" and {counted(len(odd) - 1, 'other API')}" if odd[1:] else ""
+        yield (
+            f"one run calls {odd[0]}{more} more often than the other, so calls of one number may be "
+            "different calls: --align pairs calls by what they do"
+        )
+
+
+def _called(recording: Recording) -> Counter[str]:
+    """How often each API is called, but for those of which only later calls were recorded."""
+    names = [record.name for record in recording.records.values() if record.name.direction == FORWARD]
+    whole = {name.owner for name in names if name.count == 0 and not name.is_module}
+    return Counter(name.owner for name in names if name.owner in whole)
 
 
 def _modules(record: Record, recording: Recording) -> Iterator[str]:

@@ -65,6 +65,7 @@ class Mappings(NamedTuple):
     cell: CellMapping | None = None
     data: DataMapping | None = None
     layer: LayerMapping | None = None
+    by_looks: bool = False  # none is to be given: calls are aligned, also within one framework
 
 
 NO_MAPPINGS = Mappings()

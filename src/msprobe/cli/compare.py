@@ -19,6 +19,11 @@ examples:
   msprobe compare ./new ./trusted --fail-on divergence --json summary.json --junit junit.xml
   msprobe -f pytorch compare -i compare.json -o ./output -s
 
+Two runs that do not make the same calls, such as of another release or with another attention, are paired by
+what their calls do:
+
+  msprobe compare ./sdpa_dump ./eager_dump --align
+
 A run of MindSpore (the target) can be compared with one of PyTorch. Without a mapping their calls are aligned
 by what they do, where they stand in the model, their shapes and values; the table tells how sure that is.
 
@@ -46,12 +51,13 @@ from msprobe.errors import UsageError
 
 if TYPE_CHECKING:
     from msprobe.analyse.comparison import Outcome
+    from msprobe.analyse.mapping import Mappings
     from msprobe.compare_request import Request
 
 SUMMARY = "where two recordings part"
 FAILURES = ("divergence", "accuracy", "unmatched")
 _NOT_FOR_KERNELS = (
-    *("stack_mode", "compare_only", "fuzzy_match"),
+    *("stack_mode", "compare_only", "fuzzy_match", "align"),
     *("api_mapping", "cell_mapping", "data_mapping", "layer_mapping", "save_mapping"),
     *("csv", "json", "junit", "fail_on", "jobs"),
 )
@@ -66,6 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-s", "--stack_mode", action="store_true", help="call stacks in a column NPU_Stack_Info")
     add("-c", "--compare_only", action="store_true", help="only the table: no advice, no page")
     add("-f", "--fuzzy_match", action="store_true", help="match calls also if their counts differ")
+    add(
+        "--align",
+        action="store_true",
+        help="pair calls by what they do, not by their numbers: for runs that do not make the same calls",
+    )
     _add_mappings(parser)
     add(
         "--save_mapping",
@@ -118,7 +129,6 @@ def _add_mappings(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from msprobe.compare_runs import Options, compare_runs
-    from msprobe.mapping_file import read_mappings
     from msprobe.report.files import wanted_in, write_junit, write_summary
 
     if arguments.save_mapping is not None and not arguments.save_mapping.endswith((".yaml", ".yml")):
@@ -128,12 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
     if request.kernels is not None:
         return _run_kernels(arguments, request)
-    mappings = read_mappings(
-        api=arguments.api_mapping,
-        cell=arguments.cell_mapping,
-        data=arguments.data_mapping,
-        layer=arguments.layer_mapping,
-    )
+    mappings = _mappings(arguments)
     wanted = wanted_in(
         arguments.output_path,
         with_stack=arguments.stack_mode,
@@ -160,6 +165,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.junit is not None:
         write_junit(Path(arguments.junit), compared.outcomes)
     return _status(compared.outcomes, arguments.fail_on or ())
+
+
+def _mappings(arguments: argparse.Namespace) -> Mappings:
+    from msprobe.mapping_file import read_mappings
+
+    mappings = read_mappings(
+        api=arguments.api_mapping,
+        cell=arguments.cell_mapping,
+        data=arguments.data_mapping,
+        layer=arguments.layer_mapping,
+    )
+    others = ("fuzzy_match", "api_mapping", "cell_mapping", "data_mapping", "layer_mapping")
+    given = [f"--{option}" for option in others if getattr(arguments, option) not in (None, False)]
+    if arguments.align and given:
+        raise UsageError(f"--align pairs calls by what they do, and nothing else does; leave out {given[0]}.")
+    return mappings._replace(by_looks=arguments.align)
 
 
 def _run_kernels(arguments: argparse.Namespace, request: Request) -> int:

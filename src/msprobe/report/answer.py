@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
 from msprobe.analyse.comparison import DOUBTFUL, Outcome, labelled
 from msprobe.analyse.locate import Divergence, Evidence, overall
+from msprobe.plural import counted
 
 _WORDS = {
     SAME: "equal",
@@ -17,6 +19,8 @@ _WORDS = {
     NOT_JUDGED: "not judged",
 }
 _MOST_FRAMES = 4
+_INNERMOST = 2  # which are shown in any case: a model may come from a library
+_FRAMEWORK = re.compile("-packages/(?:torch|torch_npu|mindspore|mindtorch)/")
 _MOST_DOUBTFUL = 5
 
 
@@ -51,7 +55,8 @@ def headline(outcomes: Sequence[Outcome]) -> str:
         )
     if not judged:
         return "Nothing could be judged: no place has values on both sides."
-    return f"No divergence: {judged} places were compared, and rounding explains every difference."
+    compared = counted(judged, "place", "were")
+    return f"No divergence: {compared} compared, and rounding explains every difference."
 
 
 def details(culprit: Divergence) -> Iterator[str]:
@@ -64,24 +69,25 @@ def details(culprit: Divergence) -> Iterator[str]:
         yield culprit.hint
     if culprit.modules:
         yield f"in {' < '.join(culprit.modules)}"
-    for frame in _frames(culprit.frames):
+    for frame in nearest_frames(culprit.frames):
         yield f"at {' '.join(frame.split())}"
     yield f"evidence: {evidence(culprit.evidence)}"
 
 
-def _frames(frames: Sequence[str]) -> Sequence[str]:
-    """Those of the user's own code, or all where there are none."""
-    own = [frame for frame in frames if "-packages/" not in frame]
-    return (own or frames)[:_MOST_FRAMES]
+def nearest_frames(frames: Sequence[str]) -> Sequence[str]:
+    """Where the model makes the call, and how the user's own code comes there."""
+    outside = [frame for frame in frames if not _FRAMEWORK.search(frame)] or list(frames)
+    own = [frame for frame in outside[_INNERMOST:] if "-packages/" not in frame]
+    return [*outside[:_INNERMOST], *own][:_MOST_FRAMES]
 
 
 def evidence(found: Evidence) -> str:
     """The grade, and what it rests on."""
     unchecked = sum(found.unchecked.values())
-    text = f"{found.grade}; of the places before it {found.checked} were compared"
+    text = f"{found.grade}; before it {counted(found.checked, 'place', 'were')} compared"
     if unchecked:
         reasons = sorted(found.unchecked.items(), key=lambda item: -item[1])[:3]
-        text += f" and {unchecked} were not ({', '.join(f'{count}: {why}' for why, count in reasons)})"
+        text += f", {unchecked} not ({', '.join(f'{count}: {why}' for why, count in reasons)})"
     return text + "".join(f"; {note}" for note in found.notes)
 
 
@@ -90,7 +96,7 @@ def counts(outcomes: Sequence[Outcome]) -> Iterator[str]:
         parts = [f"{outcome.levels[level]} {word}" for level, word in _WORDS.items() if outcome.levels[level]]
         label = f"{outcome.label}: " if outcome.label else ""
         without = f" ({outcome.unmatched} without a counterpart)" if outcome.unmatched else ""
-        yield f"{label}{outcome.places} places: {', '.join(parts)}{without}"
+        yield f"{label}{counted(outcome.places, 'place')}: {', '.join(parts)}{without}"
 
 
 def _where(divergence: Divergence) -> str:
@@ -106,8 +112,8 @@ def alignment(outcomes: Sequence[Outcome]) -> Iterator[str]:
     calls, paired = sum(each.calls for each in found), sum(each.paired for each in found)
     doubtful = sorted((pair for each in found for pair in each.doubtful), key=lambda pair: pair.certainty)
     yield (
-        f"aligned without a mapping: {paired} of the target's {calls} calls, {len(doubtful)} of them with "
-        f"less than {100 * DOUBTFUL:.0f} % confidence; --save_mapping FILE writes the pairs"
+        f"aligned without a mapping: {paired} of the target's {counted(calls, 'call')}, {len(doubtful)} of "
+        f"them with less than {100 * DOUBTFUL:.0f} % confidence; --save_mapping FILE writes the pairs"
     )
     for target, golden, (share, why) in doubtful[:_MOST_DOUBTFUL]:
         yield f"  {100 * share:.0f} % sure: {target} with {golden}: {why}"

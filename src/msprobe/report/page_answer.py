@@ -9,7 +9,7 @@ from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.judge import UNMATCHED
 from msprobe.analyse.locate import Divergence
 from msprobe.record import Recording
-from msprobe.report.answer import alignment, evidence, headline
+from msprobe.report.answer import alignment, evidence, headline, nearest_frames
 from msprobe.report.page_rows import LEVELS, frames_of
 
 _MOST_ORIGINS = 6
@@ -87,13 +87,15 @@ def _divergence(found: Divergence | None, target: Recording) -> Iterator[str]:
 def _stack(frames: tuple[str, ...]) -> Iterator[str]:
     if not frames:
         return
-    first, *rest = (escape(" ".join(frame.split())) for frame in frames)
     more = ""
-    if rest:
-        lines = "".join(f"<li>{frame}</li>" for frame in rest)
-        count = "1 frame" if len(rest) == 1 else f"{len(rest)} frames"
-        more = f"<details><summary>{count} around it</summary><ol>{lines}</ol></details>"
-    yield f'<dt>Called at</dt><dd class="code">{first}{more}</dd>'
+    if len(frames) > 1:
+        lines = "".join(f"<li>{_on_one_line(frame)}</li>" for frame in frames)
+        more = f"<details><summary>the whole stack, {len(frames)} frames</summary><ol>{lines}</ol></details>"
+    yield f'<dt>Called at</dt><dd class="code">{_on_one_line(nearest_frames(frames)[0])}{more}</dd>'
+
+
+def _on_one_line(frame: str) -> str:
+    return escape(" ".join(frame.split()))
 
 
 def _more(comparison: Comparison) -> Iterator[str]:
@@ -136,7 +138,7 @@ def _levels(outcome: Outcome) -> str:
         for level in reversed(LEVELS)
         if outcome.levels[level]
     )
-    return f"<table><caption>Verdicts of {outcome.places:,} places</caption>{rows}</table>"
+    return f"<table><caption>Places and their verdicts: {outcome.places:,} in all</caption>{rows}</table>"
 
 
 def _results(comparison: Comparison, outcome: Outcome) -> str:

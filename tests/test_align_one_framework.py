@@ -1,0 +1,158 @@
+"""Two runs of one framework that do not make the same calls: `--align` pairs them by what they do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from msprobe.analyse.comparison import Comparison
+from msprobe.analyse.mapping import NO_MAPPINGS, Mappings
+from msprobe.analyse.match import Place
+from msprobe.cli.main import main
+from msprobe.compare import compare
+from msprobe.report.answer import nearest_frames
+from nets import seed
+from torch_fixtures import Probe, probe, record
+
+__all__ = ["probe"]
+
+BY_LOOKS = NO_MAPPINGS._replace(by_looks=True)
+WIDTH = 16
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same in the calls that the fused one makes inside."""
+    scores = torch.matmul(q, k.transpose(-2, -1)) * (1 / math.sqrt(q.shape[-1]))
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def scaled_wrongly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return by_hand(q * 1.02, k, v)
+
+
+class Block(nn.Module):
+    """Attention, and calls that one way of it makes too, so that their numbers are shifted."""
+
+    def __init__(self, attend: Attend, eps: float) -> None:
+        super().__init__()
+        self.attend, self.eps = attend, eps
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.attend(self.q(x), self.k(x), self.v(x))
+        y = torch.matmul(x.transpose(-2, -1), self.out(y))
+        return torch.softmax(y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps), -1)
+
+
+def run(probe: Probe, attend: Attend, level: str, task: str, eps: float = 1e-6) -> Path:
+    seed()
+    net = nn.Sequential(Block(attend, 1e-6), Block(attend, eps))
+    x = torch.randn(2, WIDTH, WIDTH)
+    record(probe, lambda: net(x).square().sum().backward(), level, net, task=task)
+    probe.close()
+    return probe.folder
+
+
+def compared(tmp_path: Path, ours: dict[str, Any], level: str, task: str, mappings: Mappings) -> Comparison:
+    for name in ("target", "golden"):
+        (tmp_path / name).mkdir()
+    target = run(Probe(tmp_path / "target"), level=level, task=task, **ours)
+    golden = run(Probe(tmp_path / "golden"), fused, level, task)
+    return compare(target, golden, mappings=mappings)[0]
+
+
+@pytest.mark.usefixtures("probe")
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("level", ["L1", "mix"])
+class TestAlign:
+    def test_another_way_to_the_same_values_is_no_divergence(
+        self, tmp_path: Path, level: str, task: str
+    ) -> None:
+        found = compared(tmp_path, {"attend": by_hand}, level, task, BY_LOOKS)
+        assert found.located.first is None
+        pairs = {(str(ours.record.name), str(theirs.record.name)) for ours, theirs in both(found)}
+        forward = {pair for pair in pairs if "Torch.matmul" in pair[0] and "forward" in pair[0]}
+        assert forward == {
+            ("Torch.matmul.2.forward", "Torch.matmul.0.forward"),
+            ("Torch.matmul.5.forward", "Torch.matmul.1.forward"),
+        }
+
+    def test_by_their_numbers_other_calls_are_taken_for_the_same(
+        self, tmp_path: Path, level: str, task: str
+    ) -> None:
+        """The premise: and the reader is told so, and how to do better."""
+        found = compared(tmp_path, {"attend": by_hand}, level, task, NO_MAPPINGS)
+        assert found.located.culprit is not None
+        assert "--align pairs calls by what they do" in found.located.culprit.evidence.notes[-1]
+        assert found.located.culprit.evidence.grade != "strong"
+
+    def test_a_fault_behind_what_differs_is_named(self, tmp_path: Path, level: str, task: str) -> None:
+        found = compared(tmp_path, {"attend": by_hand, "eps": 1e-2}, level, task, BY_LOOKS)
+        culprit = found.located.culprit
+        assert culprit is not None
+        assert culprit.place.name == "Tensor.__add__.1.forward.input.1"
+
+    def test_a_fault_in_what_has_no_counterpart_is_traced_to_it(
+        self, tmp_path: Path, level: str, task: str
+    ) -> None:
+        found = compared(tmp_path, {"attend": scaled_wrongly}, level, task, BY_LOOKS)
+        culprit = found.located.culprit
+        assert culprit is not None
+        assert culprit.place.name == "Functional.linear.3.forward.input.0"
+        assert culprit.hint.startswith("It comes from Torch.matmul.1.forward, which has no counterpart")
+
+    def test_two_runs_that_make_the_same_calls_are_paired_as_by_name(
+        self, tmp_path: Path, level: str, task: str
+    ) -> None:
+        found = compared(tmp_path, {"attend": fused}, level, task, BY_LOOKS)
+        assert len(both(found)) == len(found.findings)
+        assert all(ours.name == theirs.name for ours, theirs in both(found))
+
+
+def both(comparison: Comparison) -> list[tuple[Place, Place]]:
+    pairs = (finding.pair for finding in comparison.findings)
+    return [(p.target, p.golden) for p in pairs if p.target is not None and p.golden is not None]
+
+
+def test_nothing_else_may_pair_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "a", "b", "--align", "-f"]) == 2
+    assert "leave out --fuzzy_match." in capsys.readouterr().err
+
+
+def frame(path: str) -> str:
+    return f"File {path}, line 1, in forward, \n y = f(x)"
+
+
+TORCH, MODEL, HOME = (
+    "/env/lib/site-packages/torch/nn/linear.py",
+    "/env/dist-packages/lib/a.py",
+    "/home/train.py",
+)
+
+
+@pytest.mark.parametrize(
+    ("stack", "shown"),
+    [
+        ([HOME], [HOME]),
+        ([TORCH, HOME, TORCH, HOME], [HOME, HOME]),
+        ([TORCH, MODEL, TORCH, MODEL, MODEL, HOME], [MODEL, MODEL, HOME]),  # a model that a library has
+        ([MODEL, HOME, MODEL, *[HOME] * 9], [MODEL, HOME, HOME, HOME]),
+        ([TORCH, TORCH], [TORCH, TORCH]),
+        ([], []),
+    ],
+)
+def test_the_frames_that_a_reader_sees_first(stack: list[str], shown: list[str]) -> None:
+    assert nearest_frames(list(map(frame, stack))) == list(map(frame, shown))
