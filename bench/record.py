@@ -41,6 +41,7 @@ CASES = [
     Case("L1 md5", "L1", "statistics", "md5", 20),
     Case("L1 sketch", "L1", "statistics", "sketch", 20, incumbent=False),
     Case("L1 tensor", "L1", "tensor", "statistics", 5),
+    Case("L1 overflow_check", "L1", "overflow_check", "statistics", 20, incumbent=False),
 ]
 OFF = Case("present but off", "L1", "statistics", "statistics", 20, incumbent=False)
 
@@ -87,11 +88,13 @@ def disk_of(folder: Path) -> int:
     return sum(seen.values())
 
 
-def measure(net: str, rounds: int, folder: Path, incumbent: Path | None) -> dict[tuple[str, str], list[Cost]]:
+def measure(
+    net: str, cases: list[Case], rounds: int, folder: Path, incumbent: Path | None
+) -> dict[tuple[str, str], list[Cost]]:
     """Runs of every case, one after the other, round by round, so that a noisy minute hits all alike."""
     costs: dict[tuple[str, str], list[Cost]] = {}
     for number in range(rounds):
-        for case in [OFF, *CASES]:
+        for case in cases:
             print(f"  {net}: round {number + 1} of {rounds}, {case.label}", file=sys.stderr, flush=True)
             me = Path(sys.executable)
             costs.setdefault((case.label, "plain"), []).append(run(me, "plain", net, case, folder))
@@ -104,7 +107,7 @@ def measure(net: str, rounds: int, folder: Path, incumbent: Path | None) -> dict
     return costs
 
 
-def table(net: str, costs: dict[tuple[str, str], list[Cost]]) -> list[str]:
+def table(net: str, cases: list[Case], costs: dict[tuple[str, str], list[Cost]]) -> list[str]:
     lines = [
         f"### {net}",
         "",
@@ -113,7 +116,7 @@ def table(net: str, costs: dict[tuple[str, str], list[Cost]]) -> list[str]:
         "| ours peak MB | incumbent peak MB |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for case in [OFF, *CASES]:
+    for case in cases:
         plain = least(costs[case.label, "plain"])
         ours = least(costs[case.label, "ours"])
         cells = [case.label, ms(plain), ms(ours), f"{ours.seconds / plain.seconds:.2f}x"]
@@ -152,6 +155,8 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--net", choices=["call-bound", "compute-bound"], action="append")
+    labels = [case.label for case in [OFF, *CASES]]
+    parser.add_argument("--case", choices=labels, action="append", help="only this one; nothing is written")
     parser.add_argument(
         "--incumbent", type=Path, default=INCUMBENT, help="a Python that has mindstudio-probe 26.2.0"
     )
@@ -160,6 +165,7 @@ def main() -> None:
     incumbent = options.incumbent if options.incumbent.exists() else None
     if incumbent is None:
         print(f"{options.incumbent} does not exist: measuring without the incumbent.", file=sys.stderr)
+    cases = [case for case in [OFF, *CASES] if options.case is None or case.label in options.case]
     lines = [
         "# What recording costs",
         "",
@@ -177,10 +183,10 @@ def main() -> None:
         print(f"Less than {ROOM >> 30} GB are free: the disk may run full.", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=ROOT / "build" if (ROOT / "build").is_dir() else None) as folder:
         for net in options.net or ["call-bound", "compute-bound"]:
-            lines += table(net, measure(net, options.rounds, Path(folder), incumbent))
+            lines += table(net, cases, measure(net, cases, options.rounds, Path(folder), incumbent))
     text = "\n".join(lines)
     print(text)
-    if options.net is None:
+    if options.net is options.case is None:
         options.write.write_text(text)
 
 

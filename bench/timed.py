@@ -40,6 +40,8 @@ def configuration(given: argparse.Namespace, **more: Any) -> str:
     task: dict[str, Any] = {"scope": [], "list": [], "data_mode": ["all"]}
     if given.task == "statistics":
         task["summary_mode"] = given.summary
+    elif given.task == "overflow_check":
+        task = {"overflow_nums": -1}
     config = {"task": given.task, "dump_path": given.out, "level": given.level, given.task: task, **more}
     os.makedirs(given.out, exist_ok=True)
     path = f"{given.out}.json"

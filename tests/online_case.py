@@ -250,10 +250,18 @@ class Authority:
         self._name = self._named(name)
         self.certificate = self._signed(self._name, self._key, authority=True)
 
-    def issue(self, folder: Path, side: str, *, days: int = 1, password: bytes | None = None) -> Any:
+    def issue(
+        self,
+        folder: Path,
+        side: str,
+        *,
+        days: int = 1,
+        password: bytes | None = None,
+        address: str = "127.0.0.1",
+    ) -> Any:
         """{side}.key, {side}.crt and ca.crt in a folder; the certificate."""
         key = self._ec.generate_private_key(self._ec.SECP256R1())
-        certificate = self._signed(self._named(side), key, days=days)
+        certificate = self._signed(self._named(side), key, days=days, address=address)
         folder.mkdir(exist_ok=True)
         write_key(folder / f"{side}.key", key, password)
         (folder / f"{side}.crt").write_bytes(_pem(certificate))
@@ -277,16 +285,18 @@ class Authority:
     def _named(self, name: str) -> Any:
         return self._x509.Name([self._x509.NameAttribute(self._oid.COMMON_NAME, name)])
 
-    def _signed(self, subject: Any, key: Any, *, authority: bool = False, days: int = 1) -> Any:
+    def _signed(
+        self, subject: Any, key: Any, *, authority: bool = False, days: int = 1, address: str = "127.0.0.1"
+    ) -> Any:
         x509 = self._x509
         now = datetime.datetime.now(datetime.timezone.utc)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name)
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - datetime.timedelta(days=2))
         builder = builder.not_valid_after(now + datetime.timedelta(days=days))
-        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        named = x509.IPAddress(ipaddress.ip_address(address))
         builder = builder.add_extension(x509.BasicConstraints(authority, None), critical=True)
-        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName([named]), critical=False)
         builder = builder.add_extension(
             x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
         )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import struct
 import threading
@@ -52,6 +53,7 @@ from msprobe.online.server import listening
 from msprobe.online.spool import Spool, Spooled
 from msprobe.online.transport import PROTOCOL
 from msprobe.online.workers import Task
+from msprobe.plural import counted
 from msprobe.precheck.calls import Call, Lists
 from msprobe.precheck.work import skipped
 from msprobe.record import Leaf, Record, leaves
@@ -364,8 +366,44 @@ def test_a_checker_that_stalls_costs_training_one_wait(capsys: pytest.CaptureFix
         assert outbox.waits == 1
         sender.close()
     assert (outbox.settled, outbox.dropped) == (0, 80)
-    assert "0 records were taken, 80 were dropped" in capsys.readouterr().err
+    assert "0 records taken, 80 dropped and not checked (50 of them still waited " in capsys.readouterr().err
     assert set(threading.enumerate()) == before
+
+
+class SlowWay:
+    """Acknowledges a call now and then, and would need long for all of them."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause, self._over = pause, threading.Event()
+
+    def carry(self, greeting: Greeting, outbox: Outbox) -> None:
+        outbox.reached = True
+        while not self._over.wait(self._pause) and (calling := outbox.next()) is not None:
+            outbox.settle(calling.sequence)
+
+    def abort(self) -> None:
+        self._over.set()
+
+
+def test_a_checker_that_is_slow_holds_the_end_for_so_long(capsys: pytest.CaptureFixture[str]) -> None:
+    """Something is acknowledged all the time; what remains is told while it is waited for, and at the end."""
+    outbox = Outbox()
+    sender = Sender(SlowWay(0.1), 0, longest=1.0, telling=0.3, outbox=outbox)
+    assert all(sender.put(0, *call(number)) for number in range(500))
+    sender.close()
+    assert 0 < outbox.settled < 500
+    assert outbox.settled + outbox.dropped == 500
+    *waiting, last = (line.partition("online check: ")[2] for line in capsys.readouterr().err.splitlines())
+    waits = r"training is over; waiting for the checker to take (\d+) records, for at most \d s\."
+    left = [re.fullmatch(waits, line) for line in waiting]
+    numbers = [int(found[1]) for found in left if found]
+    assert len(numbers) == len(waiting) > 0
+    assert numbers == sorted(numbers, reverse=True)
+    taken, dropped = counted(outbox.settled, "record"), outbox.dropped
+    assert re.fullmatch(
+        rf"{taken} taken, {dropped} dropped and not checked \({dropped} of them still waited after \d+ s\)\.",
+        last,
+    )
 
 
 # ---- results on disk ----

@@ -245,8 +245,7 @@ def test_only_what_overflows_is_recorded(make: Make, run: Path, caplog: pytest.L
         "overflow 1: Toy.mul.0.forward gave output.0: inf, and its inputs were finite; "
     )
     assert said[2:] == [
-        "step 0: of 4 records 1 made a number that is not finite, and 1 passed one on: "
-        f"see {folder(run) / 'overflow.csv'}."
+        f"step 0: 2 of 4 records overflowed (producer: 1, passed on: 1); see {folder(run) / 'overflow.csv'}."
     ]
 
 
@@ -257,7 +256,7 @@ def test_a_clean_step_says_so(make: Make, run: Path, caplog: pytest.LogCaptureFi
     debugger.stop()
     debugger.step()
     assert (recorded(run), lines(run)) == ([], [])
-    assert caplog.messages[-1] == "step 0: no overflow in 1 records."
+    assert caplog.messages[-1] == "step 0: no overflow in 1 record."
 
 
 def test_an_input_is_saved_as_it_was_before_the_call(make: Make, run: Path) -> None:
@@ -363,6 +362,9 @@ def test_what_comes_from_outside(make: Make, run: Path, caplog: pytest.LogCaptur
     assert (
         "Toy.add.0.forward was given input.0: nan, which no recorded call has made; called at" in caplog.text
     )
+    assert caplog.messages[-1] == (
+        f"step 0: 2 of 2 records overflowed (passed on: 1, entered: 1); see {folder(run) / 'overflow.csv'}."
+    )
 
 
 def test_what_another_rank_may_have_made(make: Make, run: Path) -> None:
@@ -453,7 +455,7 @@ def test_training_ends_after_the_call(make: Make, run: Path, caplog: pytest.LogC
     debugger.step()
     assert recorded(run) == ["Toy.mul.0.forward"]
     assert not folder(run, 1).exists()
-    assert caplog.messages[-1] == "overflow_nums was reached after 1 overflows: nothing more is checked."
+    assert caplog.messages[-1] == "overflow_nums was reached after 1 overflow: nothing more is checked."
 
 
 def test_the_count_goes_on_from_step_to_step(make: Make, run: Path) -> None:
@@ -680,3 +682,75 @@ def test_a_full_disk_stops_nothing(make: Make, run: Path, monkeypatch: pytest.Mo
         overflow()
     assert recorded(run) == ["Toy.mul.0.forward"]
     assert "Is a directory" in troubles(run)
+
+
+# --- where nothing can be written ---
+
+
+def named(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings, without where the calls are."""
+    return [
+        entry.getMessage().partition("; called")[0]
+        for entry in caplog.records
+        if entry.levelname == "WARNING"
+    ]
+
+
+def test_each_call_is_named_where_nothing_can_be_written(
+    make: Make, run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.write_text("a file in the place of the folder")
+    debugger = make(2)
+    debugger.start()
+    ops.relu(overflow())
+    ops.add(array(1.0), array(1.0))
+    ops.add(array(math.nan), array(1.0))
+    debugger.stop()
+    debugger.step()
+    assert [entry.getMessage() for entry in caplog.records if entry.levelname == "ERROR"] == [
+        f"could not begin the recording in {folder(run)}: a file is in the way; training goes on."
+    ]
+    assert named(caplog) == [
+        "overflow 1: Toy.mul.0.forward gave output.0: inf, and its inputs were finite",
+        "Toy.relu.0.forward passed on input.0: inf",
+        "Toy.add.1.forward passed on input.0: nan",
+        "step 0: 3 of 4 records overflowed (producer: 1, passed on: 2); nothing of it could be written.",
+    ]
+    caplog.clear()
+    debugger.start()
+    with pytest.raises(OverflowLimitReached) as raised:
+        overflow()
+    assert str(raised.value) == "[overflow 2 times]: no dump file could be saved."
+    overflow()
+    debugger.stop()
+    debugger.step()
+    assert named(caplog)[0] == "overflow 2: Toy.mul.0.forward gave output.0: inf, and its inputs were finite"
+    assert len(named(caplog)) == 2
+    assert run.read_text() == "a file in the place of the folder"
+
+
+def test_gradients_are_named_where_nothing_can_be_written(
+    make: Make, run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.write_text("a file in the place of the folder")
+    debugger = make(1)
+    debugger.start()
+    toy.backward(backward_overflow())
+    with pytest.raises(OverflowLimitReached):
+        debugger.stop()
+    assert named(caplog) == ["overflow 1: Toy.mul.0.backward gave output.0: inf, and its inputs were finite"]
+
+
+def test_the_log_does_not_grow_for_ever(make: Make, run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run.write_text("a file in the place of the folder")
+    debugger = make()
+    debugger.start()
+    for _ in range(150):
+        overflow()
+    debugger.stop()
+    debugger.step()
+    assert [text.partition(":")[0] for text in named(caplog)] == [
+        *(f"overflow {number}" for number in range(1, 101)),
+        "step 0",
+    ]
+    assert "150 of 150 records overflowed (producer: 150)" in named(caplog)[-1]

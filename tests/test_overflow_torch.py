@@ -240,6 +240,7 @@ def test_memory_that_was_never_written(probe: Probe) -> None:
         (lambda x: torch.log(x - x), "Torch.log.0.forward"),
         (lambda x: (x / (x - x)) * 2, "Tensor.__truediv__.0.forward"),
         (lambda x: torch.exp(x * 1000, out=torch.empty(3)), "Torch.exp.0.forward"),
+        (lambda x: torch.exp(x * 1000, out=torch.full((3,), math.inf)), "Torch.exp.0.forward"),
         (lambda x: x.mul_(1e38).mul_(1e9), "Tensor.mul_.1.forward"),
         (lambda x: x.half().__setitem__(0, x[0] * 1e6), "Tensor.__setitem__.0.forward"),
         (lambda x: (x * 1e6).half(), "Tensor.half.0.forward"),

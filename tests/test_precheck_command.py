@@ -293,6 +293,12 @@ def test_mistakes(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no such folder" in told("-config", config_with(tmp_path, error_data_path=str(tmp_path / "none")))
     wrong = told("-config", config_with(tmp_path, white_list=["linear", "no_such"]))
     assert "Invalid api in white_list: ['no_such']" in wrong
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps({"task": "run_ut", "run_ut": {}}))
+    assert told("-config", bare) == (
+        f'msprobe: {bare}: "dump_path" is missing; every configuration has it, also one of run_ut, whose '
+        "tables go to -o instead: set it.\n"
+    )
     statistics = tmp_path / "statistics.json"
     statistics.write_text(json.dumps({"task": "statistics", "dump_path": "./"}))
     assert 'this command needs "run_ut"' in told("-config", statistics)
@@ -449,6 +455,20 @@ def test_a_recording_whose_tensors_are_gone(
     assert "has no dump_tensor_data" in capsys.readouterr().err
     assert run("run_ut", "-api_info", alone, "-o", tmp_path / "out") == 0
     assert "was recorded with tensors, but dump_tensor_data is not there" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("-d", "-3"), "-d -3: each is 0 or more, and named once."),
+        (("--timeout", "0"), "--timeout 0.0: it must be above 0."),
+    ],
+)
+def test_numbers_that_cannot_be(
+    small: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
+) -> None:
+    assert run("run_overflow_check", "-api_info", small, *words) == 2
+    assert capsys.readouterr().err == f"msprobe: {sentence}\n"
 
 
 @pytest.mark.spec("P23", "CLI")

@@ -11,21 +11,24 @@ from msprobe.adapter import Adapter, Api
 from msprobe.capture.calls import Call
 from msprobe.capture.overflow_judge import Held, Judge, given_to, made_by, slots
 from msprobe.capture.overflow_limit import Limit
-from msprobe.capture.overflow_verdict import ENTERED, PRODUCER, kinds_of
+from msprobe.capture.overflow_verdict import ENTERED, PASSED_ON, PRODUCER, kinds_of
 from msprobe.capture.recorder import Plan, Recorder
 from msprobe.capture.scope import Scope
 from msprobe.capture.sink import FolderSink
 from msprobe.capture.stacks import Stacks
 from msprobe.log import logger
 from msprobe.name import FORWARD, PARAMETERS_GRAD, CallName, slot_name
+from msprobe.plural import counted
 from msprobe.record import Deferred, Leaf, Record, Stack, filled
 from msprobe.store import overflow_csv
 from msprobe.store.overflow_csv import Overflow
 from msprobe.store.tensors import file_name
 
+_VERDICTS = (PRODUCER, PASSED_ON, ENTERED)
 _ARGUMENTS = ("input.", "kwargs.")  # their slots begin so
 _ASSIGNING = "assign"  # MindSpore's functions that change their first argument are called so
 _MOST_TOLD = 10  # producers named in the log for each step; overflow.csv has all of them
+_MOST_TOLD_ALONE = 100  # calls, of all verdicts, where there is no overflow.csv
 
 
 class _Thread(threading.local):
@@ -52,6 +55,11 @@ class OverflowRecorder(Recorder):
         self._undecided: dict[CallName, str] = {}  # parameters' gradients: where they are not finite
         self._places: dict[CallName, Stack] = {}
         self._call = _Thread()
+
+    @property
+    def is_idle(self) -> bool:
+        """Never: what overflows is named, and ends training, also where nothing can be written."""
+        return False
 
     # --- calls ---
 
@@ -165,19 +173,24 @@ class OverflowRecorder(Recorder):
         again = text in self._kept
         self._kept.add(text)
         with_files = not (again and self._thread.counts is not None)  # files are those of the first run
-        fields = {key: self._written(tree, text, with_files) for key, tree in record.fields.items()}
-        self._writer.append(record._replace(fields=fields))
+        if self._writer.is_open:
+            fields = {key: self._written(tree, text, with_files) for key, tree in record.fields.items()}
+            self._writer.append(record._replace(fields=fields))
         return not again
 
     def _tell(self, overflow: Overflow) -> None:
         self._verdicts[overflow.verdict] += 1
-        if overflow.verdict == PRODUCER:
-            number = self._limit.count(self._writer.folder)
-            if self._verdicts[PRODUCER] <= _MOST_TOLD:
-                logger().warning("%s", _producer_told(overflow, number))
-        elif overflow.verdict == ENTERED:
-            logger().warning("%s", _entered_told(overflow))
-        overflow_csv.add(self._writer.folder, overflow)
+        is_producer, is_written = overflow.verdict == PRODUCER, self._writer.is_open
+        number = self._limit.count(self._writer.folder if is_written else None) if is_producer else 0
+        if self._is_told(overflow.verdict, is_written):
+            logger().warning("%s", _producer_told(overflow, number) if is_producer else _given_told(overflow))
+        if is_written:
+            overflow_csv.add(self._writer.folder, overflow)
+
+    def _is_told(self, verdict: str, is_written: bool) -> bool:
+        if not is_written:
+            return self._verdicts.total() <= _MOST_TOLD_ALONE
+        return verdict == ENTERED or (verdict == PRODUCER and self._verdicts[PRODUCER] <= _MOST_TOLD)
 
     def settle(self) -> None:
         """No backward runs: whoever is to blame for the gradients of parameters has been heard."""
@@ -193,15 +206,17 @@ class OverflowRecorder(Recorder):
         if not self._judged:
             super().tell_result(step)
         elif not self._verdicts:
-            logger().info("step %d: no overflow in %d records.", step, self._judged)
+            logger().info("step %d: no overflow in %s.", step, counted(self._judged, "record"))
         else:
+            kinds = [f"{word}: {count}" for word in _VERDICTS if (count := self._verdicts[word])]
+            written = f"see {overflow_csv.path(self._writer.folder)}"
             logger().warning(
-                "step %d: of %d records %d made a number that is not finite, and %d passed one on: see %s.",
+                "step %d: %d of %s overflowed (%s); %s.",
                 step,
-                self._judged,
-                self._verdicts[PRODUCER],
-                self._verdicts.total() - self._verdicts[PRODUCER],
-                overflow_csv.path(self._writer.folder),
+                self._verdicts.total(),
+                counted(self._judged, "record"),
+                ", ".join(kinds),
+                written if self._writer.is_open else "nothing of it could be written",
             )
 
     def pause(self) -> None:
@@ -231,8 +246,10 @@ def _producer_told(overflow: Overflow, number: int) -> str:
     return f"overflow {number}: {overflow.name} gave {found}, and its inputs were finite{where}"
 
 
-def _entered_told(overflow: Overflow) -> str:
+def _given_told(overflow: Overflow) -> str:
     where = f"; called at {overflow.called_at}" if overflow.called_at else ""
+    if overflow.verdict == PASSED_ON:
+        return f"{overflow.name} passed on {overflow.inputs or overflow.outputs}{where}"
     if not overflow.inputs:
         return f"{overflow.name} received {overflow.outputs}{where}"
     return f"{overflow.name} was given {overflow.inputs}, which no recorded call has made{where}"

@@ -24,6 +24,7 @@ from msprobe.name import FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.record import Leaf, Record, leaves
 
 _GIVEN = ("input_args", "input_kwargs", "input", "parameters")  # the fields of a record that hold its inputs
+_OVERWRITTEN = "out"
 
 
 class Held(Leaf):
@@ -120,8 +121,12 @@ class Judge:
 
 
 def given_to(record: Record) -> Iterator[Leaf]:
+    """Its inputs; what `out` held before the call, which overwrites it, is none of them."""
     for field in _GIVEN:
-        yield from leaves(record.fields.get(field))
+        tree = record.fields.get(field)
+        if isinstance(tree, dict):
+            tree = {key: item for key, item in tree.items() if key != _OVERWRITTEN}
+        yield from leaves(tree)
 
 
 def made_by(record: Record) -> Iterator[Leaf]:

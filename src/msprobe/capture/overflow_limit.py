@@ -10,7 +10,7 @@ class Limit:
 
     def __init__(self, most: int) -> None:
         self._most = most  # -1: never
-        self._folder: object = None  # of the recording that holds the last one
+        self._folder: object = None  # of the recording that holds the last one, if it could be written
         self.met = 0
         self.over = False
 
@@ -28,6 +28,7 @@ class Limit:
         """Raise, once, if it is time to. Only where training can take it: not while backward runs."""
         if self.is_due:
             self.over = True
+            saved = f"dump file is saved in '{self._folder}'"
             raise OverflowLimitReached(
-                f"[overflow {self.met} times]: dump file is saved in '{self._folder}'."
+                f"[overflow {self.met} times]: {saved if self._folder else 'no dump file could be saved'}."
             )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 
 from msprobe.cli.progress import progress
-from msprobe.cli.run_ut import WORKER, must_be_pytorch
+from msprobe.cli.run_ut import WORKER, devices_of, must_be_pytorch, must_have_time
 from msprobe.cli.screen import harmless
 
 SUMMARY = "say which overflows are normal"
@@ -32,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     from msprobe.precheck.pool import command_of
 
     must_be_pytorch(arguments.framework, arguments.command)
+    devices_of([arguments.device_id])
+    must_have_time(arguments.timeout)
     judged = judge_overflows(
         arguments.api_info_file, command_of(WORKER), arguments.timeout, progress("checking", logs=True)
     )

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from msprobe.cli.progress import progress
 from msprobe.cli.screen import harmless
 from msprobe.errors import UsageError
+from msprobe.plural import counted
 
 if TYPE_CHECKING:
     from msprobe.config import RunUt
@@ -94,9 +95,8 @@ def run(arguments: argparse.Namespace, workers: int | None = None) -> int:
     from msprobe.precheck.tables import Tables
 
     must_be_pytorch(arguments.framework, arguments.command)
-    devices = _devices(arguments.device_id)
-    if not arguments.timeout > 0:
-        raise UsageError(f"--timeout {arguments.timeout}: it must be above 0.")
+    devices = devices_of(arguments.device_id)
+    must_have_time(arguments.timeout)
     section = _section(arguments.config_path)
     options = _options(arguments, section, devices, workers)
     if section.is_online:
@@ -155,7 +155,12 @@ def must_be_pytorch(framework: str | None, command: str) -> None:
         raise UsageError(f"{command} checks recordings of PyTorch only, not of MindSpore.")
 
 
-def _devices(given: list[int]) -> tuple[int, ...]:
+def must_have_time(seconds: float) -> None:
+    if not seconds > 0:
+        raise UsageError(f"--timeout {seconds}: it must be above 0.")
+
+
+def devices_of(given: list[int]) -> tuple[int, ...]:
     if min(given) < 0 or len(set(given)) != len(given):
         raise UsageError(f"-d {' '.join(map(str, given))}: each is 0 or more, and named once.")
     return tuple(given)
@@ -184,9 +189,9 @@ def _tell_errors(checked: Checked) -> None:
     for call in failed[:_MOST_SHOWN]:
         print(harmless(f"error: {call.message or call.call}"))
     if len(failed) > _MOST_SHOWN:
-        print(f"and {len(failed) - _MOST_SHOWN} more calls with errors")
+        print(f"and {counted(len(failed) - _MOST_SHOWN, 'more call')} with errors")
     if checked.left_out:
-        print(f"left out by -f: {checked.left_out} calls that repeat another but for values")
+        print(f"left out by -f: {counted(checked.left_out, 'call')}, another one again but for values")
     for path in (checked.result_file, checked.details_file, checked.error_folder):
         if path is not None:
             print(harmless(f"wrote {path}"))

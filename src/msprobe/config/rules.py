@@ -9,6 +9,7 @@ from msprobe.config.models import ConfigFile, FreeBenchmark, RunUt, Scene, Stati
 from msprobe.errors import RecordingError
 from msprobe.json_file import KeyPath, Remark
 from msprobe.name import BACKWARD, FORWARD, CallName
+from msprobe.plural import counted
 
 MINDSPORE = frozenset({Scene.MINDSPORE_DYNAMIC, Scene.MINDSPORE_STATIC, Scene.MSADAPTER})
 STATIC = frozenset({Scene.MINDSPORE_STATIC})
@@ -63,9 +64,10 @@ def _section(file: ConfigFile, scene: Scene) -> Iterator[Remark]:
 
 def _dump_path(file: ConfigFile, scene: Scene) -> Iterator[Remark]:
     if file.dump_path is None:
-        yield remark(
-            "is missing; set it to the folder for the output, or pass the argument dump_path", ("dump_path",)
-        )
+        what = "set it to the folder for the output, or pass the argument dump_path"
+        if file.task == "run_ut":
+            what = "every configuration has it, also one of run_ut, whose tables go to -o instead: set it"
+        yield remark(f"is missing; {what}", ("dump_path",))
     elif scene in STATIC and not Path(file.dump_path).is_absolute():
         yield remark(f'is "{file.dump_path}", but {scene.value} needs an absolute path', ("dump_path",))
 
@@ -107,7 +109,7 @@ def _scope(file: ConfigFile, section: Statistics | Tensor, scene: Scene) -> Iter
         return
     elif len(section.scope) not in (0, 2):
         yield remark(
-            f"holds {_counted(len(section.scope), 'name')}, but it must hold two, the first and the last "
+            f"holds {counted(len(section.scope), 'name')}, but it must hold two, the first and the last "
             "call to record",
             key,
         )
@@ -254,7 +256,7 @@ def _kernel_dump(file: ConfigFile) -> Iterator[Remark]:
     key = ("tensor", "scope" if file.section.scope or not file.section.list else "list")
     if len(names) != 1:
         yield remark(
-            f'holds {_counted(len(names), "name")}, but level "L2" records exactly one API; name it in '
+            f'holds {counted(len(names), "name")}, but level "L2" records exactly one API; name it in '
             '"tensor.scope" and leave "tensor.list" empty',
             key,
         )
@@ -296,7 +298,3 @@ def _backward_input(paths: tuple[str, ...], api: str) -> Iterator[Remark]:
             yield remark(f'names "{path}", but a backward input must be a .pt file', key)
         elif not Path(path).is_file():
             yield remark(f'names "{path}", but there is no such file', key)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -8,9 +8,7 @@ import ssl
 from collections.abc import Iterator
 from typing import Any
 
-from msprobe.online.blob import Malformed
 from msprobe.online.message import (
-    LONGEST_LINE,
     Farewell,
     Greeting,
     Welcome,
@@ -21,7 +19,7 @@ from msprobe.online.message import (
     read_welcome,
 )
 from msprobe.online.outbox import Outbox, Outgoing
-from msprobe.online.transport import LARGEST_PART, NOT_WANTED, PROTOCOL, SETTINGS, need_websockets
+from msprobe.online.transport import LARGEST_PART, NOT_WANTED, need_websockets
 
 _SECONDS_TO_ANSWER = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -66,21 +64,11 @@ class Network:
 
     async def _connected(self, greeting: Greeting, outbox: Outbox, changed: asyncio.Event) -> bool:
         """One connection; True if nothing is left to do, False if it was lost after it had worked."""
-        from websockets.asyncio.client import connect
         from websockets.exceptions import ConnectionClosed
-        from websockets.typing import Subprotocol
 
-        uri = f"{'wss' if self._tls else 'ws'}://{self._host}:{self._port}/"
-        async with connect(
-            uri,
-            ssl=self._tls,
-            proxy=None,
-            subprotocols=[Subprotocol(PROTOCOL)],
-            user_agent_header=None,
-            close_timeout=1,
-            max_size=LONGEST_LINE,
-            **SETTINGS,
-        ) as socket:
+        from msprobe.online.opening import opening
+
+        async with opening(self._host, self._port, self._tls) as socket:
             session = _Session(socket, outbox, changed)
             try:
                 await session.greet(greeting)
@@ -98,11 +86,11 @@ class Network:
                 outbox.reached = False
 
     def _tell(self, error: Exception, outbox: Outbox) -> None:
-        reason = str(error) or type(error).__name__
-        if isinstance(error, Malformed):
-            reason = f"what it answers {error}"
+        from msprobe.online.opening import reason
+
+        why = reason(error, self._host, self._tls is not None)
         outbox.tell(
-            f"the online check at {self._host}:{self._port} cannot be reached and is tried again: {reason}"
+            f"the online check at {self._host}:{self._port} cannot be reached and is tried again: {why}."
         )
 
 

@@ -159,7 +159,7 @@ async def _until_over(
                 return
             if not told:
                 told = True
-                logger().info("Waiting %.0f s for ranks %s, which never came.", patience.missing, missing)
+                logger().info("Waiting %.0f s for each rank that never came: %s.", patience.missing, missing)
         desk.news.clear()
         with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
             await asyncio.wait_for(desk.news.wait(), 1.0)

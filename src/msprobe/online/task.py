@@ -18,6 +18,7 @@ from msprobe.online import tls
 from msprobe.online.client import Network
 from msprobe.online.folder import FolderWay
 from msprobe.online.sender import Sender, Way
+from msprobe.plural import counted
 from msprobe.record import Leaf, Record, number_type
 from msprobe.store.dtypes import TensorData
 from msprobe.store.troubles import Told, Troubles
@@ -144,4 +145,5 @@ class OnlineRecorder(Recorder):
     def tell_result(self, step: int) -> None:
         super().tell_result(step)
         if self._outlet.records:
-            logger().info("step %d: %d calls and gradients for the online check.", step, self._outlet.records)
+            told = counted(self._outlet.records, "record")
+            logger().info("step %d: %s of calls and gradients for the online check.", step, told)

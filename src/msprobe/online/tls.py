@@ -10,6 +10,7 @@ import ssl
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 from msprobe.errors import ConfigError
 from msprobe.log import logger
@@ -20,12 +21,45 @@ _TRUSTED = "ca.crt"
 _REVOKED = "crl.pem"
 
 
+class _Handshake(ssl.SSLObject):
+    """One that fails tells the other side why before it ends."""
+
+    outgoing: ssl.MemoryBIO
+    _failed: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            if not self.outgoing.pending:
+                raise
+            # asyncio would end the connection before the alert is sent; whoever seems to wait sends it
+            self._failed = error
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the alert is sent first") from error
+
+
+class _Outspoken(ssl.SSLContext):
+    """Makes such handshakes."""
+
+    sslobject_class = _Handshake
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **keys: Any) -> Any:
+        made = super().wrap_bio(incoming, outgoing, *more, **keys)
+        assert isinstance(made, _Handshake)
+        made.outgoing = outgoing
+        return made
+
+
 def checking_side(tls_path: str, host: str) -> ssl.SSLContext | None:
     """What the server listens with; None: plain text."""
     if not tls_path:
         _must_be_allowed(host)
         return None
-    context = _filled(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Path(tls_path), "server")
+    context = _filled(_Outspoken(ssl.PROTOCOL_TLS_SERVER), Path(tls_path), "server")
     _must_convince(context, Path(tls_path))
     context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msprobe.analyse.standards import ERROR, SKIP, Standard, compare, standard_of, worst
 from msprobe.errors import UsageError
 from msprobe.name import CallName, call_of
+from msprobe.plural import counted
 from msprobe.precheck.check import output_folder, stamp_now
 from msprobe.record import number_type
 from msprobe.report.precheck_csv import (
@@ -53,7 +54,7 @@ class ComparedDetails(NamedTuple):
     def told(self) -> Iterator[str]:
         judged = [place for place in self.places if place.status != SKIP]
         wrong = [place for place in judged if place.status == ERROR]
-        yield f"{len(judged)} places judged, {len(judged) - len(wrong)} pass, {len(wrong)} do not"
+        yield f"{counted(len(judged), 'place')} judged, {len(judged) - len(wrong)} pass, {len(wrong)} do not"
         for place in wrong[:20]:
             standard = place.standard.value if place.standard is not None else ""
             yield f"error: {place.name} ({standard}): {place.message}"

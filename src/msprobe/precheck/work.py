@@ -17,6 +17,7 @@ from msprobe.analyse.distance import summands
 from msprobe.analyse.standard_table import COARSE, DROPOUTS, LIMITS
 from msprobe.analyse.standards import ERROR, PASS, SKIP, WARNING, Verdict, judge, judge_zeros, worst
 from msprobe.name import BACKWARD, slot_name
+from msprobe.plural import counted
 from msprobe.precheck.arguments import Arguments, Input, Rebuilder, content_of, rebuild, shaken, tensor_of
 from msprobe.precheck.calls import Call, Skip, Skipped, reason_for
 from msprobe.precheck.run import HOST, Ran, checked_side, reference_side, run
@@ -224,7 +225,7 @@ def _judged(
     other: Sequence[TensorData | None],
 ) -> list[Result]:
     if len(ours) != len(reference):
-        message = f"There are {len(ours)} outputs, but {len(reference)} of the reference."
+        message = f"It gave {counted(len(ours), 'output')}, and the reference {len(reference)}."
         return [Result(slot_name(name, "output.0"), ERROR, message)]
     return [
         judge_place(slot_name(name, f"output.{index}"), checked, exact, changed)
