@@ -251,7 +251,7 @@ def test_calls_that_nobody_waited_for_are_written_with_what_is_known(two: Path, 
         },
         {"type": "int", "value": 1 - rank},
     ]
-    assert "1 asynchronous communications were still under way at stop()" in (two / f"log{rank}").read_text()
+    assert "1 asynchronous communication was still under way at stop()" in (two / f"log{rank}").read_text()
 
 
 # --- ranks ---

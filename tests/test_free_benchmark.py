@@ -144,7 +144,7 @@ def test_communication_is_never_made_again(
     x = Array([2.0])
     step(make(pert_mode="change_value"), lambda: ops.double_across(x))
     assert (x.values.tolist(), x.version) == ([4.0], 1)
-    assert "1 calls are communication" in caplog.text
+    assert "1 call is communication" in caplog.text
 
 
 def test_an_error_of_training_is_its_own(make: Make) -> None:
@@ -294,9 +294,9 @@ def test_every_call_that_is_not_made_again_has_a_reason(make: Make, caplog: pyte
         caplog.records[-1]
         .getMessage()
         .startswith(
-            "step 0: free_benchmark made 1 calls again (bit_noise); 1 of them are stable, 0 are not. "
-            "Not made again: 1 calls are without a floating-point tensor to perturb; "
-            "1 calls are without an element as large as the noise."
+            "step 0: free_benchmark made 1 call again (bit_noise): 1 stable, 0 not. "
+            "Not made again: 1 call is without a floating-point tensor to perturb; "
+            "1 call is without an element as large as the noise."
         )
     )
 
@@ -340,4 +340,4 @@ def test_without_a_graph_there_is_no_gradient_to_compare(
             ops.relu(Array([1.0]))
 
     step(make(fuzz_stage="backward"), work)
-    assert "1 calls are outside every graph" in caplog.text
+    assert "1 call is outside every graph" in caplog.text

@@ -359,7 +359,7 @@ def test_of_very_many_names_the_first_are_told() -> None:
     one = recording("Module.a.Linear.forward.0")
     told = sentences([strays(data({f"X.{n}.0.forward": "N/A" for n in range(30)}), one, one)])
     assert len(told) == 21
-    assert told[-1] == "10 more names of the mapping files are in no recording."
+    assert told[-1] == "No recording has 10 more names of the mapping files."
 
 
 # --- files -----------------------------------------------------------------------------------------------

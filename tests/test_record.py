@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe.record import MAX_DEPTH, Leaf, leaves, plain_leaf, tensors_in, walk
+from msprobe.kernels import Statistics
+from msprobe.record import MAX_DEPTH, Deferred, Frame, Leaf, leaves, plain_leaf, tensors_in, walk
 
 
 class Pair(NamedTuple):
@@ -131,3 +132,22 @@ def test_tensors_come_in_the_order_of_the_walk(value: Any) -> None:
     tree = walk(value, keep, "s")
     assert tensors_in(value, lambda item: isinstance(item, Tensor)) == seen
     assert [leaf.type for leaf in leaves(tree)].count("Tensor") == len(seen)
+
+
+@pytest.mark.parametrize(
+    "frame", [("/a/b.py", "12", "forward", "y = f(x), 3"), ("<string>", "1", "<module>", None)]
+)
+def test_frames_go_there_and_back(frame: tuple[str, str, str, str | None]) -> None:
+    assert Frame.parse(str(Frame(*frame))) == frame
+
+
+def test_a_frame_of_another_tool_is_its_text() -> None:
+    assert Frame.parse("somewhere") == Frame("", "0", "", "somewhere")
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_statistics_are_those_that_have_arrived(is_known: bool) -> None:
+    deferred, known = Deferred(), Statistics(1.0, 0.0, 0.5, 1.0)
+    deferred.statistics = known if is_known else None
+    assert Leaf("t", stats=deferred).statistics == (known if is_known else None)
+    assert Leaf("t", stats=known).statistics == known

@@ -650,8 +650,8 @@ def test_a_step_without_calls_says_so(make: Make, data: Data, capsys: pytest.Cap
     told = [line.partition("msprobe: ")[2] for line in capsys.readouterr().err.splitlines()]
     assert told == [
         "list names nothing, but step 0 made no such call; the nearest that was made is Toy.relu.0.forward.",
-        "step 0: nothing was recorded: 1 calls are not in the list.",
-        "step 1: nothing was recorded: no call was made between start() and stop().",
+        "step 0: nothing was recorded: 1 call is not in the list.",
+        "step 1: nothing was recorded: no call was made between start() and stop() outside compiled code.",
     ]
 
 

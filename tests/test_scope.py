@@ -300,7 +300,7 @@ def test_sides_of_no_word_are_all() -> None:
         ),
         (
             {"data_mode": ("backward",), "list": ("Toy.mul.0.forward",)},
-            ["step 0: nothing was recorded: 1 calls are of a direction that data_mode leaves out; "
+            ["step 0: nothing was recorded: 1 call is of a direction that data_mode leaves out; "
              "4 calls are not in the list."],
         ),
     ],

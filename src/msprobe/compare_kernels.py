@@ -13,6 +13,7 @@ from msprobe.analyse.measure import measure_statistics, measure_tensors, no_erro
 from msprobe.compare_request import Request
 from msprobe.errors import RecordingError, UsageError
 from msprobe.kernels import Statistics
+from msprobe.plural import counted
 from msprobe.record import Leaf
 from msprobe.report.files import Wanted, name_of
 from msprobe.report.kernel_table import KernelRow, KernelSide, kernel_table
@@ -53,8 +54,8 @@ class KernelsCompared(NamedTuple):
         first = (bad[0].target or bad[0].golden) if bad else None
         where = f", the first {Path(first.name).name}" if first is not None else ""
         return (
-            f"rank {self.rank}, step {self.step}: {len(self.rows)} tensors of kernels, {len(bad)} do not "
-            f"reach accuracy{where}, {unmatched} without a counterpart"
+            f"rank {self.rank}, step {self.step}: {counted(len(self.rows), 'tensor')} of kernels, {len(bad)} "
+            f"do not reach accuracy{where}, {unmatched} without a counterpart"
         )
 
 

@@ -22,6 +22,7 @@ from msprobe.analyse.mapping import (
 from msprobe.analyse.match import NOWHERE
 from msprobe.errors import ConfigError, RecordingError
 from msprobe.name import DEBUG, FORWARD, CallName, Direction
+from msprobe.plural import counted
 from msprobe.yaml_file import Items, Member, Node, Object, Text, YamlFile, cut, read, why_no_object
 
 WITHOUT_FILE = ""  # an option that was given, but without a file
@@ -241,6 +242,7 @@ def _side(
     if len(ours) != len(theirs):
         file.fail(
             node.line,
-            f"'ms_{word}' has {len(ours)} positions, 'pt_{word}' has {len(theirs)}; they must be as many",
+            f"'ms_{word}' has {counted(len(ours), 'position')}, 'pt_{word}' has {len(theirs)}; "
+            "they must be as many",
         )
     return tuple(zip(ours, theirs, strict=True))

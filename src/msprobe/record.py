@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -10,6 +11,8 @@ from msprobe.kernels import Statistics
 from msprobe.name import CallName
 
 MAX_DEPTH = 400
+
+_FRAME = re.compile(r"File (.*), line ([0-9]+), in (.*?), \n (.*)", re.DOTALL)
 
 
 class Deferred:
@@ -39,6 +42,11 @@ class Leaf(NamedTuple):
     def is_tensor(self) -> bool:
         return self.shape is not None and self.dtype is not None
 
+    @property
+    def statistics(self) -> Statistics | None:
+        """Those that are known by now."""
+        return self.stats.statistics if isinstance(self.stats, Deferred) else self.stats
+
 
 class Filled(Leaf):
     """A leaf that brings the content of its tensor along, which goes when its record goes."""
@@ -61,6 +69,24 @@ def number_type(dtype: str | None) -> str:
 
 
 Tree: TypeAlias = "Leaf | list[Tree] | dict[str, Tree] | None"
+
+
+class Frame(NamedTuple):
+    """One line of a call stack; `str(frame)` is its text in a recording."""
+
+    path: str
+    line: str
+    function: str
+    code: str | None
+
+    def __str__(self) -> str:
+        return f"File {self.path}, line {self.line}, in {self.function}, \n {self.code or ''}"
+
+    @classmethod
+    def parse(cls, text: str) -> Frame:
+        """The frame of a text; of one that another tool wrote otherwise, the text is all that is known."""
+        found = _FRAME.fullmatch(text)
+        return cls(found[1], found[2], found[3], found[4] or None) if found else cls("", "0", "", text)
 
 
 class Stack(NamedTuple):

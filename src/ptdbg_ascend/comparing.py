@@ -1,31 +1,42 @@
-"""The old functions that look at dumps: compare, compare_distributed and parse, with their checks."""
+"""The old comparison: functions, checks, the table and its rule; matching and numbers are msprobe's."""
 
 from __future__ import annotations
 
+import math
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import chain, compress, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from msprobe.analyse.match import Pair, Place, match
+from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors
+from msprobe.compare import UNLIKE_FILES, file_of, measured_tensors
 from msprobe.errors import MsprobeError
 from msprobe.log import logger
-from msprobe.store.layout import is_plain_name
+from msprobe.record import Frame, Recording, Stack
+from msprobe.report.advice import FINE, Advice, usual_advice
+from msprobe.report.files import name_of, wanted_in
+from msprobe.report.table import Cell, Table, write_csv
+from msprobe.store.layout import is_plain_name, rank_folders, write_whole
 from ptdbg_ascend import failure, old_files
 from ptdbg_ascend.failure import CompareException, demand
-from ptdbg_ascend.old_files import Line
-from ptdbg_ascend.old_table import SUMMARY, Dump, report
 
+_PATH = (str, os.PathLike)
 _PATHS = ("npu_pkl_path", "npu_dump_data_dir", "bench_pkl_path", "bench_dump_data_dir")
 _OTHER_COUNT = "The number of ranks in the two runs are different. Unable to match the ranks. Use compare()."
 _NO_RANK = "dump_dir contains '{}'. Expected 'rank'. Please delete irrelevant files in {} and try again."
 _OTHER_MODE = "The dump mode of the two files is not same, please check the dump files"
 _HAS_STACKS = "The current file contains stack information, please turn on the stack_mode"
 _NO_STACKS = "The current file does not contain stack information, please turn off the stack_mode"
-
-
-# ---- what scripts call ----
+_COLUMNS = (
+    *("NPU Name", "Bench Name", "NPU Tensor Dtype", "Bench Tensor Dtype", "NPU Tensor Shape"),
+    *("Bench Tensor Shape", "Cosine", "MaxAbsErr", "NPU max", "NPU min", "NPU mean", "Bench max"),
+    *("Bench min", "Bench mean", "Accuracy Reached or Not", "Err_message", "NPU_Stack_Info"),
+)
+_NAN, _SHAPES = "Nan", "shape unmatched"
+_COSINE, _ABSOLUTE, _AS_GOOD_AS_ONE = 0.99, 0.001, 0.99999
 
 
 def compare(
@@ -44,11 +55,13 @@ def compare(
     param = input_param if input_parma is None else input_parma
     try:
         _check(param, output_path, stack_mode, auto_analyze, suffix)
-        dumps = _dump("npu", param), _dump("bench", param)
-        if stack_mode is not None:
-            _check_modes(dumps[0].is_api_stack, dumps[1].is_api_stack, stack_mode)
-        is_loud = param.get("is_print_compare_log") is True
-        report(dumps, Path(output_path), stack_mode, auto_analyze, suffix, is_loud)
+        (ours, is_stacked), (theirs, is_like) = _read("npu", param), _read("bench", param)
+        if stack_mode is not None:  # nobody needs to give one
+            demand(is_stacked == is_like, _OTHER_MODE, failure.INVALID_COMPARE_MODE)
+            why = _HAS_STACKS if is_stacked else _NO_STACKS
+            demand(is_stacked == stack_mode, why, failure.INVALID_COMPARE_MODE)
+        table, advice = _compared(ours, theirs, stack_mode, param.get("is_print_compare_log") is True)
+        _write(Path(output_path), suffix, table, advice if auto_analyze else None)
     except (MsprobeError, OSError) as error:
         logger().error("%s", error)
         logger().error("Compare failed, Please check it and do it again!")
@@ -56,95 +69,178 @@ def compare(
 
 
 def compare_distributed(npu_dump_dir: Any, bench_dump_dir: Any, output_path: Any, **kwargs: Any) -> None:
-    """Compare the ranks of two dump_tag folders, one or more, in the order of their numbers.
-
-    `kwargs`: whatever compare() can be given, too.
-    """
-    ours, theirs = _ranks(npu_dump_dir), _ranks(bench_dump_dir)
+    """Compare the ranks of two dump_tag folders, in the order of their numbers; `kwargs` go to compare()."""
+    ours, theirs = _dumps(npu_dump_dir), _dumps(bench_dump_dir)
     demand(len(ours) == len(theirs), _OTHER_COUNT, failure.INVALID_PATH)
     suffix = kwargs.pop("suffix", "")
     for npu, bench in zip(ours, theirs, strict=True):
-        param = {**_paths("npu", npu), **_paths("bench", bench), "is_print_compare_log": True}
-        mark = f"{npu.name}-{bench.name}" + (f"_{suffix}" if suffix else "")
-        compare(param, output_path, suffix=mark, **kwargs)
+        mark = f"{npu.parent.name}-{bench.parent.name}" + (f"_{suffix}" if suffix else "")
+        param = dict(zip(_PATHS, (npu, npu.with_suffix(""), bench, bench.with_suffix("")), strict=True))
+        compare({**param, "is_print_compare_log": True}, output_path, suffix=mark, **kwargs)
 
 
 def parse(pkl_file: Any, moudule_name_prefix: Any = None, module_name_prefix: Any = None) -> None:
     """Print the statistics and the stacks of the calls whose names begin so."""
     prefix = moudule_name_prefix if module_name_prefix is None else module_name_prefix
-    are_texts = isinstance(prefix, str) and isinstance(pkl_file, (str, os.PathLike))
+    are_texts = isinstance(prefix, str) and isinstance(pkl_file, _PATH)
     demand(are_texts, "parse takes the path of a .pkl and the beginning of a name, both as texts.")
     demand(os.path.isfile(pkl_file), f"{pkl_file} is an invalid file or non-exist.", failure.INVALID_PATH)
     head = "\nStatistic Info:\n"
-    for line in old_files.lines(Path(pkl_file)):
-        if line.text.startswith(prefix):
-            print("" if line.is_stack else head, end="")
-            head = head if line.is_stack else ""
-            print("\n".join(_told(line)))
-
-
-def _told(line: Line) -> Iterator[str]:
-    if not line.is_stack:
-        dtype, shape, *summary = line.fields[2:]
-        numbers = zip(SUMMARY, *summary, strict=False) if summary else ()
-        told = "".join(f"[{word}: {number}]" for word, number in numbers)
-        yield f"  [{line.text}][dtype: {dtype}][shape: {shape}]{told}"
-        return
-    yield f"\nTrace back({line.text}):"
-    for path, number, function, code in reversed(old_files.frames(line)):
-        yield f'  File "{path}", line {number}, in {function}'
-        if code:
-            yield f"    {code}"
-
-
-# ---- checks ----
+    found = [line for line in old_files.lines(Path(pkl_file)) if line[0].startswith(prefix)]
+    for text, _, _, seen in found:
+        if isinstance(seen, Stack):
+            print(f"\nTrace back({text}):")
+            for path, number, function, code in map(Frame.parse, reversed(seen.frames)):
+                print(f'  File "{path}", line {number}, in {function}' + (f"\n    {code}" if code else ""))
+        else:
+            dtype, shape, (largest, least, mean) = old_files.described(seen)
+            numbers = f"[max: {largest}][min: {least}][mean: {mean}]" if largest != [] else ""
+            print(f"{head}  [{text}][dtype: {dtype}][shape: {shape}]{numbers}")
+            head = ""
 
 
 def _check(param: Any, output_path: Any, stack_mode: Any, auto_analyze: Any, suffix: Any) -> None:
-    is_good = isinstance(param, dict) and isinstance(output_path, (str, os.PathLike))
-    demand(is_good, "Invalid input parameters")
+    demand(isinstance(param, dict) and isinstance(output_path, _PATH), "Invalid input parameters")
     for word, value in (("stack_mode", stack_mode or False), ("auto_analyze", auto_analyze)):
         demand(isinstance(value, bool), f"Params {word} only support True or False.")
     is_part = isinstance(suffix, str) and is_plain_name(suffix or "_")
     demand(is_part, f"Params suffix is {suffix!r}; it must be a part of a file name.")
     for key in _PATHS:
         path = param.get(key)
-        is_path = isinstance(path, (str, os.PathLike))
-        demand(is_path, f"Invalid input parameters: input_param needs the path '{key}'.")
+        demand(isinstance(path, _PATH), f"Invalid input parameters: input_param needs the path '{key}'.")
         is_there = (os.path.isfile if "pkl" in key else os.path.isdir)(path)
         demand(is_there, f"{path} is an invalid file or non-exist.", failure.INVALID_PATH)
     demand(os.path.isdir(output_path), f"The path {output_path} is not exist.", failure.INVALID_PATH)
 
 
-def _dump(word: str, param: Mapping[str, Any]) -> Dump:
+def _read(word: str, param: Mapping[str, Any]) -> tuple[Recording, bool]:
+    """What was dumped, and whether by api_stack: then the stack of a call follows its tensors."""
     path, data = Path(param[f"{word}_pkl_path"]), Path(param[f"{word}_dump_data_dir"])
     lines = list(old_files.lines(path))
-    tensors = [line for line in lines if not line.is_stack]
-    demand(tensors, f"{path} holds no tensors: there is nothing to compare.", failure.INVALID_DUMP_FILE)
-    is_api_stack = len(tensors) < len(lines) and not lines[0].is_stack
-    return Dump(old_files.recording(path, data, lines), tensors[0].has_summary, is_api_stack)
+    are_stacks = [isinstance(seen, Stack) for *_, seen in lines]
+    has_tensor = not all(are_stacks)
+    demand(has_tensor, f"{path} holds no tensors: there is nothing to compare.", failure.INVALID_DUMP_FILE)
+    return old_files.recording(path, data, lines), any(are_stacks) and not are_stacks[0]
 
 
-def _check_modes(ours: bool, theirs: bool, stack_mode: bool) -> None:
-    """A stack_mode that was given must be that of both files; nobody needs to give one."""
-    demand(ours == theirs, _OTHER_MODE, failure.INVALID_COMPARE_MODE)
-    demand(ours == stack_mode, _HAS_STACKS if ours else _NO_STACKS, failure.INVALID_COMPARE_MODE)
-
-
-def _ranks(folder: Any) -> list[Path]:
-    is_folder = isinstance(folder, (str, os.PathLike)) and os.path.isdir(folder)
+def _dumps(folder: Any) -> list[Path]:
+    """The .pkl of each rank, in the order of their numbers."""
+    is_folder = isinstance(folder, _PATH) and os.path.isdir(folder)
     demand(is_folder, f"The path {folder} is not exist.", failure.INVALID_PATH)
-    found = sorted(Path(folder).iterdir())
-    for path in found:
-        is_rank = re.fullmatch("rank[0-9]{1,9}", path.name) and path.is_dir()
-        demand(is_rank, _NO_RANK.format(path.name, folder), failure.INVALID_PATH)
-    return sorted(found, key=lambda path: int(path.name.removeprefix("rank")))
+    ranks = {rank: old_files.dumps_in(rank) for rank in rank_folders(Path(folder), 1)}
+    for path in Path(folder).iterdir():
+        demand(path in ranks, _NO_RANK.format(path.name, folder), failure.INVALID_PATH)
+    for rank, dumps in ranks.items():
+        demand(dumps, f"{rank} holds no .pkl of a dump.", failure.NO_DUMP_FILE)
+        is_one = len(dumps) == 1 and dumps[0].with_suffix("").is_dir()
+        demand(is_one, f"{rank} must hold one .pkl, and a folder of the same name.", failure.INVALID_FILE)
+    return [dumps[0] for dumps in ranks.values()]
 
 
-def _paths(word: str, folder: Path) -> dict[str, str]:
-    dumps = old_files.dumps_in(folder)
-    demand(dumps, f"{folder} holds no .pkl of a dump.", failure.NO_DUMP_FILE)
-    data = dumps[0].with_suffix("")
-    is_one = len(dumps) == 1 and data.is_dir()
-    demand(is_one, f"{folder} must hold one .pkl, and a folder of the same name.", failure.INVALID_FILE)
-    return {f"{word}_pkl_path": str(dumps[0]), f"{word}_dump_data_dir": str(data)}
+class Result(NamedTuple):
+    """What the old table says of two tensors."""
+
+    cosine: str
+    max_abs: str
+    message: str = ""
+
+    @property
+    def accuracy(self) -> str:
+        if self.cosine == _SHAPES:
+            return "Unmatched"
+        cosine, largest = float(self.cosine), float(self.max_abs)
+        if math.isnan(cosine) or math.isnan(largest):
+            return _NAN
+        return "Yes" if cosine >= _COSINE or largest <= _ABSOLUTE else "No"
+
+
+def result_of(errors: TensorErrors, is_finite: bool) -> Result:
+    """The same numbers in old words; `is_finite`: so are the statistics of both tensors."""
+    if errors.message.startswith(UNLIKE_FILES):
+        return Result(_SHAPES, _SHAPES, "Shape of NPU and bench Tensor do not match. Skipped.")
+    if errors.max_abs == UNSUPPORTED:
+        return Result(*("1", "0") if errors.message == EMPTY else (_NAN, _NAN), errors.message)
+    if not is_finite or isinstance(errors.max_abs, str):
+        return Result(_NAN, "nan", "Cannot compare by Cosine Similarity, the dump data has NaN.")
+    largest = f"{errors.max_abs:.6f}"
+    if errors.cosine == UNSUPPORTED:  # of one number; msprobe has a message where it is in no list
+        if errors.message:
+            return Result("1", largest, "This is type of scalar data, can not compare.")
+        return Result("1.000000", largest, "This tensor is scalar.")
+    if isinstance(errors.cosine, str):
+        return Result(_NAN, largest, errors.message)
+    return Result("1.0" if errors.cosine > _AS_GOOD_AS_ONE else f"{errors.cosine:.6f}", largest)
+
+
+def _compared(
+    target: Recording, golden: Recording, with_stack: bool | None, is_loud: bool
+) -> tuple[Table, Advice]:
+    """The table, and what to do about the first row that does not reach the accuracy."""
+    rows: list[list[Cell]] = []
+    advice, before = Advice(None, None, FINE), None
+    pairs = list(_pairs(target, golden))
+    for pair, errors in zip(pairs, measured_tensors(pairs, target, golden), strict=True):
+        ours, theirs = map(_cells, pair[:2])
+        result = _result(pair, errors, (target, golden))
+        record = pair.place.record  # its first row has the stack
+        stack = record.stack if record is not before else None
+        frames = None if stack is None else str([list(Frame.parse(text)) for text in stack.frames])
+        described = chain.from_iterable(zip(ours[:3], theirs[:3], strict=True))
+        numbers = (result.cosine, result.max_abs, *ours[3:], *theirs[3:])
+        rows.append([*described, *numbers, result.accuracy, result.message, frames])
+        before, name = record, str(ours[0])
+        if is_loud:
+            told = f"cosine {result.cosine}, max_abs_err {result.max_abs}, {result.message}"
+            print(f"start comapre: {name}\n[{name}] Compare result: {told}")
+        if result.accuracy == "No" and "batch_norm" not in name and advice.line is None:
+            advice = Advice(len(rows) + 1, name, usual_advice(pair.place))  # line 1 is the head
+    wanted = [True] * len(_COLUMNS)
+    for start in (8, 11):  # a file may have no statistics
+        wanted[start : start + 3] = [any(isinstance(row[start], (int, float)) for row in rows)] * 3
+    wanted[-1] = any(row[-1] for row in rows) if with_stack is None else with_stack
+    return Table([*compress(_COLUMNS, wanted)], [[*compress(row, wanted)] for row in rows]), advice
+
+
+def _pairs(target: Recording, golden: Recording) -> Iterator[Pair]:
+    """Every place of the target; a call has a counterpart if all its tensors have one, and no more."""
+    for _, call in groupby(match(target, golden), key=lambda pair: str(pair.place.record.name)):
+        pairs = list(call)
+        is_whole = all(pair.target and pair.golden for pair in pairs)
+        for ours, theirs, *_ in pairs:
+            if ours is not None:
+                yield Pair(ours, theirs) if is_whole else Pair(ours, None, "No bench data matched.")
+
+
+def _result(pair: Pair, errors: TensorErrors | None, sides: tuple[Recording, Recording]) -> Result:
+    if errors is None:
+        return Result(_NAN, _NAN, pair.reason)
+    for path in map(file_of, sides, pair[:2]):
+        if path is None or not os.path.isfile(path):
+            return Result(_NAN, _NAN, f"Dump file:{path} not found")
+    ours, theirs = map(_cells, pair[:2])
+    if ours[1] != theirs[1]:
+        logger().warning("%s: Dtype of NPU and bench Tensor do not match.", ours[0])
+    numbers = (cell for cell in (*ours[3:], *theirs[3:]) if isinstance(cell, float))
+    return result_of(errors, all(map(math.isfinite, numbers)))
+
+
+def _cells(place: Place | None) -> list[Cell]:
+    """Name, dtype, shape, max, min, mean; a file is called as its tensor."""
+    if place is None or place.leaf is None:
+        return [_NAN] * 6
+    dtype, shape, summary = old_files.described(place.leaf)
+    name = str(place.leaf.data_name).removesuffix(".npy")
+    return [name, dtype, str(shape), *(str(value) if value == [] else value for value in summary)]
+
+
+def _write(out: Path, suffix: str, table: Table, advice: Advice | None) -> None:
+    wanted, mark = wanted_in(out), f"_{suffix.removeprefix('_')}" if suffix else ""
+    path = name_of(wanted, "compare_result", mark, "csv")
+    write_csv(path, table)
+    logger().info("The comparison result is saved in: %s", path)
+    if advice is not None:
+        path = name_of(wanted, "advisor", mark, "txt")
+        write_whole(path, [f"{advice}\n".encode()])
+        if advice.line is not None:
+            logger().warning("Find %s accuracy not reached, the line is %d", advice.name, advice.line)
+        logger().info("The expert advice is saved in %s:\n%s", path, advice)

@@ -1,4 +1,4 @@
-"""Reading old dumps: `rank{N}/{name}.pkl`, which holds lines of JSON and is no pickle, and `{name}/*.npy`."""
+"""Old dumps: `rank{N}/{name}.pkl`, which holds lines of JSON and is no pickle, `{name}/*.npy`, and names."""
 
 from __future__ import annotations
 
@@ -7,51 +7,76 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from msprobe.analyse.measure import values_of
 from msprobe.errors import RecordingError
-from msprobe.record import Header, Leaf, Record, Recording, Stack
-from msprobe.store.dump_json import decode_record
+from msprobe.name import BACKWARD, FORWARD, CallName, call_owner
+from msprobe.record import Frame, Header, Leaf, Record, Recording, Stack
+from msprobe.store.dump_json import decode_leaf
 from msprobe.store.formats import Source
 from msprobe.store.layout import open_regular, rank_folders, step_and_rank
-from ptdbg_ascend import names
-from ptdbg_ascend.names import STACK, Frame, LineName
 
 SUFFIX = ".pkl"
-NO_SUMMARY = 101  # the second field of the lines of overflowing calls, which have no statistics
+STACK = "stack_info"
+# A line: its name, its call, the slot in it (input.1.0, output.0) or STACK, and what was seen there.
+Line = tuple[str, CallName, str, Leaf | Stack]
 
+_CALL = r"([A-Za-z]{1,40})_([\w.]{1,200})_(0|[1-9][0-9]{0,17})_(forward|backward)"
+_PLACE = r"_(?:(input|output)((?:\.(?:0|[1-9][0-9]{0,5})){0,100})|stack_info)"
+_BEGINNING = re.compile(r"([A-Za-z]+)(?:_(.+?))?(?:_([0-9]+))?(?:_(forward|backward))?", re.ASCII)
+# They give a tuple also where it holds one tensor; the old names count what is in a tuple, and nothing else.
+_GIVE_TUPLES = frozenset(
+    {"split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk", "unsafe_chunk"}
+    | {"unsafe_split", "unsafe_split_with_sizes", "unbind", "broadcast_tensors", "meshgrid"}
+)
 _LONGEST_LINE = 1 << 24
 _PLAIN = re.compile(r"<class '(\w{1,40})'>")
 
 
-class Line(NamedTuple):
-    """A line of a dump: a tensor or a plain value of a call, or where the call was made."""
-
-    text: str  # its name
-    name: LineName
-    fields: list[Any]  # behind the name
-    where: str  # the file and the number of the line
-
-    @property
-    def is_stack(self) -> bool:
-        return self.name.side == STACK
-
-    @property
-    def has_summary(self) -> bool:
-        return len(self.fields) > 4
+def parse(text: str) -> tuple[CallName, str]:
+    """The call and the slot that the name of a line says; a ValueError if it is no such name."""
+    found = re.fullmatch(_CALL + _PLACE, text, re.ASCII)
+    if found is None:
+        raise ValueError(f"{text!r} is no name of a line.")
+    prefix, api, count, direction, side, path = found.groups()
+    call = CallName(call_owner(prefix, api), BACKWARD if direction == BACKWARD else FORWARD, int(count))
+    return call, f"{side}{path or '.0'}" if side else STACK  # a single output has no number in the old names
 
 
-# ---- what msprobe asks of a format ----
+def is_call(text: str) -> bool:
+    """Whether it names one call and one direction of it."""
+    return re.fullmatch(_CALL, text, re.ASCII) is not None
+
+
+def call_text(name: CallName) -> str:
+    """`Tensor___add___0_forward` of Tensor.__add__.0.forward."""
+    return f"{name.prefix}_{name.api}_{name.count}_{name.direction}"
+
+
+def line_text(name: CallName, slot: str, outputs: int) -> str:
+    """The name of a tensor's line and file; `outputs`: how many outputs the call has."""
+    alone = slot == "output.0" and outputs == 1 and name.direction == FORWARD
+    single = alone and name.api.strip("_") not in _GIVE_TUPLES
+    return f"{call_text(name)}_{'output' if single else slot}"
+
+
+def ours(text: str) -> str:
+    """What msprobe calls a call, or the first part of its name: Tensor.permute.1 of `Tensor_permute_1`."""
+    found = _BEGINNING.fullmatch(text)
+    return ".".join(filter(None, found.groups())) if found else text
 
 
 def find(path: Path) -> list[Source]:
     """The dumps at a path: a .pkl, the folder of a rank, or one of rank folders."""
-    if path.is_file():
-        found = [path] if path.suffix == SUFFIX else []
-    else:
-        folders = [path, *rank_folders(path, 1)] if path.is_dir() else []
-        found = [dump for folder in folders for dump in _only(folder)]
-    return [Source(dump, None, _rank(dump)) for dump in found]
+    found = [path] if path.suffix == SUFFIX and path.is_file() else []
+    for folder in [path, *rank_folders(path, 1)] if path.is_dir() else ():
+        dumps = dumps_in(folder)
+        if len(dumps) > 1:
+            some = ", ".join(dump.name for dump in dumps[:4])
+            raise RecordingError(f"{folder} holds {len(dumps)} dumps, {some}: name the one that you mean.")
+        found += dumps
+    return [Source(dump, *step_and_rank(dump.absolute().parent)) for dump in found]
 
 
 def read_one(path: Path) -> Recording:
@@ -60,21 +85,6 @@ def read_one(path: Path) -> Recording:
 
 def dumps_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
-
-
-def _only(folder: Path) -> list[Path]:
-    found = dumps_in(folder)
-    if len(found) > 1:
-        some = ", ".join(path.name for path in found[:4])
-        raise RecordingError(f"{folder} holds {len(found)} dumps, {some}: name the one that you mean.")
-    return found
-
-
-def _rank(path: Path) -> int | None:
-    return step_and_rank(path.absolute().parent)[1]
-
-
-# ---- lines ----
 
 
 def lines(path: Path) -> Iterator[Line]:
@@ -86,99 +96,66 @@ def lines(path: Path) -> Iterator[Line]:
 
 
 def _line(raw: bytes, where: str) -> Line:
-    _demand(len(raw) <= _LONGEST_LINE, where, f"it is longer than {_LONGEST_LINE} bytes")
     try:
-        values = json.loads(raw)
-    except (ValueError, RecursionError):  # also: no text, thousands of digits
-        raise _damaged(where, "it is not JSON; a file of Python's pickle is never loaded") from None
-    begins = isinstance(values, list) and bool(values) and isinstance(values[0], str)
-    _demand(begins, where, "it is no list that begins with a name")
-    name = names.parse(values[0])
-    if name is None:
-        raise _damaged(where, f"{values[0][:60]!r} is no name such as Functional_linear_0_forward_input.0")
-    _demand(len(values) in ((2,) if name.side == STACK else (5, 6)), where, f"it has {len(values)} fields")
-    return Line(values[0], name, values[1:], where)
+        text, *fields = json.loads(raw if len(raw) <= _LONGEST_LINE else b"")
+        call, slot = parse(text)
+        if slot == STACK:
+            return text, call, slot, _stack(*fields)
+        told = _told(*fields)
+    except (ValueError, TypeError, RecursionError):  # also: no text, thousands of digits
+        raise RecordingError(
+            f"{where} is not a line of a ptdbg_ascend dump: such a line is a list of JSON, not too long, "
+            "which begins with a name as Functional_linear_0_forward_input.0. Pickles are never loaded."
+        ) from None
+    return text, call, slot, decode_leaf(told, where)._replace(data_name=f"{text}.npy")
 
 
-def _demand(condition: bool, where: str, why: str) -> None:
-    if not condition:
-        raise _damaged(where, why)
+def _stack(frames: Any) -> Stack:
+    """Where a call was made, innermost first."""
+    parts = ((str(path), str(line), str(function), code) for path, line, function, code in frames)
+    return Stack(0, tuple(str(Frame(*frame)) for frame in parts))
 
 
-def _damaged(where: str, why: str) -> RecordingError:
-    return RecordingError(f"{where} is not a line of a ptdbg_ascend dump: {why}.")
+def _told(_step: Any, _none: Any, dtype: Any, shape: Any, summary: Any = ()) -> dict[str, Any]:
+    """What a line says, in the words of dump.json."""
+    numbers = [None if value == [] else value for value in summary]
+    plain = _PLAIN.fullmatch(dtype)
+    if plain is not None and isinstance(shape, str):
+        return {"type": plain[1], "value": numbers[0] if numbers else None}
+    statistics = zip(("Max", "Min", "Mean", "Norm"), numbers, strict=False)
+    return {"type": "torch.Tensor", "dtype": dtype, "shape": shape, **dict(statistics)}
 
 
-def frames(line: Line) -> list[Frame]:
-    """Where the call was made, innermost first."""
-    found = line.fields[0]
-    are_frames = isinstance(found, list) and all(_is_frame(frame) for frame in found)
-    _demand(are_frames, line.where, "it does not hold the frames of a stack")
-    return [(path, str(number), function, code) for path, number, function, code in found]
-
-
-def _is_frame(frame: Any) -> bool:
-    kinds = (str, str | int, str, str | None)
-    return isinstance(frame, list) and len(frame) == 4 and all(map(isinstance, frame, kinds))
-
-
-# ---- recordings ----
+def described(leaf: Leaf) -> tuple[str, str | list[int], list[Any]]:
+    """What a line says: dtype, shape, and max, min and mean, which empty tensors and booleans do not have."""
+    values = values_of(leaf)[:3]
+    has_none = None in values or leaf.type == "slice"
+    if leaf.is_tensor:
+        return str(leaf.dtype), list(leaf.shape or ()), [[] if has_none else float(value) for value in values]
+    return f"<class '{leaf.type}'>", "[]", [[] if has_none else value for value in values]
 
 
 def recording(path: Path, data: Path, found: Iterable[Line]) -> Recording:
-    """The dump of a .pkl that has these lines and whose tensors lie in the folder `data`."""
-    if data.is_symlink():
-        raise RecordingError(f"{data} is a link, and links are not followed.")
-    calls: dict[str, dict[str, Line]] = {}
-    for line in found:
-        key = str(line.name.call)
-        if line.text in calls.get(key, ()):  # a call that was dumped again counts as the last
-            del calls[key]
-        calls.setdefault(key, {})[line.text] = line
-    stacks: dict[tuple[str, ...], Stack] = {}
-    records = {key: _record(call.values(), stacks) for key, call in calls.items()}
-    header = Header("tensor" if data.is_dir() else "statistics", "L1", "pytorch")
-    return Recording(header, records, str(path.parent), rank=_rank(path), tensor_folder=str(data))
+    """The dump of a .pkl that has these lines and whose tensors lie in the folder `data`.
 
-
-def _record(call: Iterable[Line], stacks: dict[tuple[str, ...], Stack]) -> Record:
-    """Arguments stand in the field `input` as gradients do, each under its number: the old format leaves out
+    Arguments stand in the field `input` as gradients do, each under its number: the old format leaves out
     keywords and most values that are no tensor, so that nobody must take them for all that a call was given.
     """
-    fields: dict[str, Any] = {}
-    stack = None
-    for line in call:
-        if line.is_stack:
-            texts = tuple(map(names.frame_text, frames(line)))
-            stack = stacks.setdefault(texts, Stack(len(stacks), texts))
-        else:
-            _put(fields.setdefault(line.name.side, {}), line)
-    return Record(line.name.call, fields, stack)
-
-
-def _put(tree: dict[str, Any], line: Line) -> None:
-    """A single output has no number in the old names, and the first one in ours."""
-    *above, last = line.name.path or ("0",)
-    for part in above:
-        tree = tree.setdefault(part, {})
-        _demand(isinstance(tree, dict), line.where, "another line has a value where this one has several")
-    tree[last] = _leaf(line)
-
-
-def _leaf(line: Line) -> Leaf:
-    dtype, shape = line.fields[2:4]
-    summary = line.fields[4] if line.has_summary else []
-    is_good = isinstance(summary, list) and len(summary) in (0, 3, 4) and isinstance(dtype, str)
-    _demand(is_good, line.where, "its dtype or its statistics are none")
-    numbers = [None if value == [] else value for value in summary]
-    file = f"{line.text}.npy"
-    plain = _PLAIN.fullmatch(dtype)
-    if plain is not None and isinstance(shape, str):
-        told: dict[str, Any] = {"type": plain[1], "value": numbers[0] if numbers else None}
-    else:
-        told = {"type": "torch.Tensor", "dtype": dtype, "shape": shape, "data_name": file}
-        told |= zip(("Max", "Min", "Mean", "Norm"), numbers, strict=False)
-    leaf = decode_record(str(line.name.call), {"leaf": told}, line.where).fields["leaf"]
-    if not isinstance(leaf, Leaf):
-        raise _damaged(line.where, "it describes no tensor")
-    return leaf._replace(data_name=file)
+    if data.is_symlink():
+        raise RecordingError(f"{data} is a link, and links are not followed.")
+    records: dict[str, Record] = {}
+    for text, call, slot, seen in found:
+        record = records.setdefault(str(call), Record(call, {}))
+        if isinstance(seen, Stack):
+            records[str(call)] = record._replace(stack=seen)
+            continue
+        tree: Any = record.fields
+        *above, last = slot.split(".")
+        for part in above:
+            tree = tree.setdefault(part, {})
+            if isinstance(tree, Leaf):
+                raise RecordingError(f"{path}: {text} lies within another value; the file is damaged.")
+        tree[last] = seen
+    header = Header("tensor" if data.is_dir() else "statistics", "L1", "pytorch")
+    step, rank = step_and_rank(path.absolute().parent)
+    return Recording(header, records, str(path.parent), step, rank, tensor_folder=str(data))

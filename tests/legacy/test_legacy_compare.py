@@ -16,8 +16,8 @@ from legacy_case import lines, pair, table
 import ptdbg_ascend
 from msprobe.analyse.measure import measure_tensors
 from msprobe.store.tensor_file import StoredTensor
+from ptdbg_ascend.comparing import Result, result_of
 from ptdbg_ascend.failure import CompareException
-from ptdbg_ascend.old_table import Result, result_of
 
 NPU = "npu/dump_conv2d_v2.3/rank0/api_stack_npu_dump.pkl"
 BENCH = "bench/dump_conv2d_v2.3/rank0/api_stack_gpu_dump.pkl"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msprobe import kernels
-from msprobe.kernels import KIND_OF_DTYPE, PairSums, Statistics, address_of
+from msprobe.kernels import KIND_OF_DTYPE, PairSums, address_of
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import StoredTensor, as_float
 
@@ -72,7 +72,7 @@ def no_errors(reason: str, metric: Number = UNSUPPORTED) -> TensorErrors:
     return TensorErrors(metric, metric, metric, metric, metric, metric, reason)
 
 
-_EMPTY = "This is empty data, can not compare."
+EMPTY = "This is empty data, can not compare."
 _ZERO_DIM = (
     "This is type of 0-d tensor, can not calculate 'Cosine', 'EucDist', 'One Thousandth Err Ratio' and "
     "'Five Thousandths Err Ratio'. "
@@ -87,7 +87,7 @@ def measure_tensors(target: StoredTensor, golden: StoredTensor) -> TensorErrors:
     """The metrics of two tensors of one shape, in one pass over both."""
     count = target.array.size
     if count == 0:
-        return no_errors(_EMPTY)
+        return no_errors(EMPTY)
     ours, our_kind = _memory(target)
     theirs, their_kind = _memory(golden)
     sums = kernels.pair(address_of(ours), our_kind, address_of(theirs), their_kind, ours.size)
@@ -145,7 +145,7 @@ def values_of(leaf: Leaf | None) -> tuple[Any, ...]:
     if leaf is None:
         return (None,) * 4
     if leaf.is_tensor:
-        return tuple(leaf.stats[:4]) if isinstance(leaf.stats, Statistics) else (None,) * 4
+        return tuple(leaf.statistics[:4]) if leaf.statistics is not None else (None,) * 4
     return (leaf.value,) * 4
 
 

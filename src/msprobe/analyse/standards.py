@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msprobe.analyse.accuracy import Accuracy
 from msprobe.analyse.standard_table import ABSOLUTE, BINARY, COARSE, THOUSANDTH, ULP, limits_of
+from msprobe.plural import counted
 
 PASS, WARNING, ERROR, SKIP = "pass", "warning", "error", "SKIP"
 _WORST_FIRST = (ERROR, WARNING, PASS, SKIP)
@@ -66,9 +67,8 @@ def judge(accuracy: Accuracy, dtype: str) -> Verdict:
 
 def _judge_floats(accuracy: Accuracy, dtype: str) -> Verdict:
     if accuracy.mismatched:
-        return Verdict(
-            ERROR, f"{accuracy.mismatched} elements are inf or nan on one side alone, or not the same."
-        )
+        found = counted(accuracy.mismatched, "element", "are")
+        return Verdict(ERROR, f"{found} inf or nan on one side alone, or not the same.")
     if accuracy.cosine is not None and not accuracy.cosine > _COSINE:
         return Verdict(ERROR, f"The cosine similarity is not above {_COSINE}.")
     fails, passes = _shares(accuracy, coarse=dtype in COARSE)

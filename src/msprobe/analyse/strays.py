@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from msprobe.analyse.layers import Lost, lost_layers
 from msprobe.analyse.mapping import ApiMapping, CellMapping, DataMapping, LayerMapping, Mappings, paths
 from msprobe.analyse.match import NOWHERE, places
+from msprobe.plural import counted
 from msprobe.record import Record, Recording
 
 Side = Literal["target", "golden"]
@@ -72,7 +73,7 @@ def sentences(found: Sequence[Sequence[Stray]]) -> list[str]:
     told = [hinted.get(stray[:4], stray).sentence for stray in found[0] if stray[:4] in common]
     more = len(told) - _MOST_SENTENCES
     if more > 0:
-        told[_MOST_SENTENCES:] = [f"{more} more names of the mapping files are in no recording."]
+        told[_MOST_SENTENCES:] = [f"No recording has {counted(more, 'more name')} of the mapping files."]
     return told
 
 

@@ -159,8 +159,8 @@ class Debugger:
 
     def _listen(self, model: Any, tokens: tuple[int, int] | None) -> None:
         recorder = self._recorder = self._recorder or self._open_recorder()
-        if self._writer is not None and not self._writer.is_open:
-            return  # why was told when it could not be begun
+        if isinstance(recorder, Recorder) and recorder.is_idle:
+            return
         try:
             if self.config.level in ("L0", "mix") and isinstance(recorder, Recorder):
                 self._undo.append(self._adapter.watch(model, recorder))

@@ -18,6 +18,7 @@ from msprobe.config import FreeBenchmark
 from msprobe.log import logger, set_rank
 from msprobe.name import BACKWARD, FORWARD, CallName, call_owner
 from msprobe.perturb import PERTURBATIONS
+from msprobe.plural import counted
 from msprobe.replay import HOST, Calling, SecondCall, perturbed, raised, rebuilt, tensors_of
 from msprobe.store.run import Run
 from msprobe.store.shared_csv import SharedCsv
@@ -110,10 +111,11 @@ class Bench:
 def _sentence(name: CallName, mode: str, finding: Finding) -> str:
     difference = finding.difference
     what = difference.remark or f"its largest relative error is {difference.max_rel:.3g}"
+    elements = counted(difference.size, "element")
     return (
-        f"{name} is not stable under {mode}: {what}; {difference.beyond} of {difference.size} elements of a "
-        f"{finding.dtype} of shape {finding.shape or '()'} are beyond the limit. Further calls of "
-        f"{name.owner} are only in {TABLE}."
+        f"{name} is not stable under {mode}: {what}; beyond the limit: {difference.beyond} of {elements} of "
+        f"a {finding.dtype} of shape {finding.shape or '()'}. Further calls of {name.owner} are only in "
+        f"{TABLE}."
     )
 
 
@@ -290,11 +292,11 @@ class Check:
         mode, others = self._bench.section.pert_mode, self.scope.left_out.items()
         done = "exchanged" if self._bench.section.handler_type == "fix" else "stable"
         told = [
-            f"step {step}: free_benchmark made {stable + moved} calls again ({mode}); {stable} of them are "
-            f"{done}, {moved} are not."
+            f"step {step}: free_benchmark made {counted(stable + moved, 'call')} again ({mode}): {stable} "
+            f"{done}, {moved} not."
         ]
         if others:
-            reasons = "; ".join(f"{count} calls are {reason}" for reason, count in others)
+            reasons = "; ".join(f"{counted(count, 'call', 'are')} {reason}" for reason, count in others)
             told.append(f"Not made again: {reasons}.")
         if moved:
             told.append(f"See {self._bench.table.path}.")

@@ -19,6 +19,7 @@ from msprobe.capture.stacks import Stacks
 from msprobe.kernels import statistics_of
 from msprobe.log import logger
 from msprobe.name import BACKWARD, CallName, call_owner, slot_name
+from msprobe.plural import counted
 from msprobe.record import Leaf, Record, Tree, filled, plain_leaf, tensors_in, walk
 from msprobe.store.tensors import file_name
 
@@ -56,6 +57,11 @@ class Recorder:
         self._saved: dict[str, Seen | None] = {}
         self._waiting: list[Record] = []  # records whose statistics are still on a device
         self._parameters: dict[str, ParameterGradients] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Listening would come to nothing: no record can be taken, which was told."""
+        return not self._sink.is_open
 
     # --- calls of APIs ---
 
@@ -318,8 +324,9 @@ class Recorder:
     def tell_result(self, step: int) -> None:
         """Say why nothing was recorded, if nothing was."""
         if self._sink.is_open and not self._sink.records + self._sink.lost:
-            reasons = [f"{count} calls are {reason}" for reason, count in self.scope.left_out.items()]
-            why = "; ".join(reasons) or "no call was made between start() and stop()"
+            left_out = self.scope.left_out.items()
+            reasons = [f"{counted(count, 'call', 'are')} {reason}" for reason, count in left_out]
+            why = "; ".join(reasons) or "no call was made between start() and stop() outside compiled code"
             logger().warning("step %d: nothing was recorded: %s.", step, why)
 
     def safely(self, doing: str, record: str, work: Callable[..., T], *args: Any) -> T | None:

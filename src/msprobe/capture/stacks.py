@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from msprobe.record import Stack
+from msprobe.record import Frame, Stack
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MANY = 20_000
@@ -69,5 +69,5 @@ class Stacks:
         if text is None:
             path, line = frame.f_code.co_filename, frame.f_lineno
             source = linecache.getline(path, line, frame.f_globals).strip()
-            text = self._texts[key] = f"File {path}, line {line}, in {frame.f_code.co_name}, \n {source}"
+            text = self._texts[key] = str(Frame(path, str(line), frame.f_code.co_name, source))
         return text

@@ -16,6 +16,7 @@ from msprobe.capture.stacks import Stacks
 from msprobe.config import Config, FreeBenchmark, OverflowCheck
 from msprobe.errors import UsageError
 from msprobe.log import logger
+from msprobe.plural import counted
 from msprobe.store.run import Run
 from msprobe.store.writer import Writer
 
@@ -42,14 +43,14 @@ class Task(Protocol):
 
     def obstacle(self) -> str | None:
         """Why no further step is recorded."""
-        ...
+        return None
 
     def end_training(self) -> None:
         """After stop() and step(), when the recording is complete: raise if training ends here."""
-        ...
+        return
 
 
-class Recording:
+class Recording(Task):
     """Tasks statistics and tensor: every call is written."""
 
     def __init__(self, config: Config) -> None:
@@ -58,14 +59,8 @@ class Recording:
     def recorder(self, opening: Opening) -> Recorder:
         return Recorder(opening.adapter, opening.write(), opening.scope, opening.stacks, opening.plan)
 
-    def obstacle(self) -> str | None:
-        return None
 
-    def end_training(self) -> None:
-        pass
-
-
-class OverflowChecking:
+class OverflowChecking(Task):
     """Task overflow_check: the calls that overflow are written, and too many of them end training."""
 
     saves_tensors = True
@@ -93,14 +88,15 @@ class OverflowChecking:
 
     def obstacle(self) -> str | None:
         if self._limit.over:
-            return f"overflow_nums was reached after {self._limit.met} overflows: nothing more is checked."
+            met = counted(self._limit.met, "overflow")
+            return f"overflow_nums was reached after {met}: nothing more is checked."
         return None
 
     def end_training(self) -> None:
         self._limit.end_training()
 
 
-class FreeBenchmarking:
+class FreeBenchmarking(Task):
     """Task free_benchmark: calls are made a second time, and nothing is recorded but what they differ in."""
 
     saves_tensors = False
@@ -117,12 +113,6 @@ class FreeBenchmarking:
         if self._bench is None:
             self._bench = Bench(opening.adapter, opening.replay, self._section, opening.run)
         return self._bench.begin(opening.step)
-
-    def obstacle(self) -> str | None:
-        return None
-
-    def end_training(self) -> None:
-        pass
 
 
 class _Make(Protocol):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msprobe.errors import RecordingError
+from msprobe.plural import counted
 
 if TYPE_CHECKING:
     from msprobe.store.recovery import Outcome
@@ -54,11 +55,11 @@ def _line(outcome: Outcome) -> str | None:
     if outcome.recovered is None:
         return None
     records, missing, damaged = outcome.recovered
-    text = f"recovered, {_plural(records, 'record')}"
+    text = f"recovered, {counted(records, 'record')}"
     if missing:
-        text += f"; {_plural(len(missing), 'tensor file')} not written before the end"
+        text += f"; {counted(len(missing), 'tensor file')} not written before the end"
     if damaged:
-        text += f"; {_plural(damaged, 'damaged line')} left out"
+        text += f"; {counted(damaged, 'damaged line')} left out"
     return text
 
 
@@ -70,8 +71,4 @@ def _summary(outcomes: list[Outcome]) -> str:
     }
     counts["complete already"] = len(outcomes) - sum(counts.values())
     parts = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    return f"{_plural(len(outcomes), 'recording')}: {parts}."
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    return f"{counted(len(outcomes), 'recording')}: {parts}."

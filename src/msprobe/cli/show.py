@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msprobe.plural import counted
+
 if TYPE_CHECKING:
     from msprobe.record import Recording
 
@@ -63,13 +65,13 @@ def report(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
     for disk in disks:
         total = total.plus(disk)
     records = sum(len(recording.records) for recording in recordings)
-    counts = f"{_many(len(recordings), 'recording')}, {_many(records, 'record')}"
+    counts = f"{counted(len(recordings), 'recording')}, {counted(records, 'record')}"
     yield f"  total   {counts}, {_bytes(total.size)} on disk"
     yield f"  calls   {_calls(recordings)}"
     yield f"  where   {_where(recordings[0])}"
     if total.tensor_names:
         links = f", of which {total.tensor_names - total.tensor_files} are links to the others"
-        names = _many(total.tensor_names, "file")
+        names = counted(total.tensor_names, "file")
         yield f"  tensors {names}{links if total.tensor_names > total.tensor_files else ''}"
     yield from (f"  note    {note}" for note in _notes(path, recordings))
 
@@ -115,14 +117,14 @@ def _notes(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
         if recording.recovered:
             yield f"{place}: recovered after its process died"
         if recording.missing_files:
-            yield f"{place}: {_many(len(recording.missing_files), 'tensor file')} missing"
+            yield f"{place}: {counted(len(recording.missing_files), 'tensor file')} missing"
         if recording.lost_records:
-            yield f"{place}: {_many(recording.lost_records, 'record')} could not be written"
+            yield f"{place}: {counted(recording.lost_records, 'record')} could not be written"
         raised = sum("exception" in record.fields for record in recording.records.values())
         if raised:
-            yield f"{place}: {_many(raised, 'call')} raised an exception"
+            yield f"{place}: {counted(raised, 'call')} raised an exception"
         for reason, count in recording.left_out.items():
-            yield f"{place}: {_many(count, 'call')} left out: {reason}"
+            yield f"{place}: {counted(count, 'call')} left out: {reason}"
         if (Path(recording.folder) / ERRORS).is_file():
             yield f"{place}: errors while recording are in {ERRORS}"
     earlier = sorted((path / PREVIOUS).iterdir()) if (path / PREVIOUS).is_dir() else []
@@ -159,7 +161,3 @@ def _bytes(size: int) -> str:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
-
-
-def _many(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

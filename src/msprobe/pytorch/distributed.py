@@ -13,6 +13,7 @@ import torch
 from msprobe.adapter import Undo
 from msprobe.capture.patch import replace, together
 from msprobe.log import logger
+from msprobe.plural import counted
 from msprobe.pytorch.describe import group_id
 
 # Methods of a process group that write into tensors they are given; torch does not count that as a change.
@@ -98,9 +99,8 @@ class Transfers:
         self.is_under_way = False
         if under_way:
             logger().warning(
-                "%d asynchronous communications were still under way at stop(); their results are not "
-                "recorded. Call stop() after wait().",
-                under_way,
+                "%s still under way at stop(), so no result of it is recorded. Call stop() after wait().",
+                counted(under_way, "asynchronous communication", "were"),
             )
 
 

@@ -79,6 +79,13 @@ _FLOAT8 = {
 WIDER = {"bfloat16": "float32", "complex32": "complex64", **dict.fromkeys(_FLOAT8, "float32")}
 
 
+def number_data(value: Any) -> TensorData | None:
+    """A plain number as a tensor without dimensions; None of what is none, or too large for a type."""
+    array = np.asarray(value)
+    is_number = array.shape == () and array.dtype.name in DTYPES
+    return TensorData(array.tobytes(), array.dtype.name, ()) if is_number else None
+
+
 def bits_of(tensor: TensorData) -> Array:
     """The elements in a row, in the numpy type that holds their bits; they cannot be changed."""
     return np.frombuffer(memoryview(tensor.data), DTYPES[tensor.dtype].numpy)

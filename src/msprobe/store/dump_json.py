@@ -15,7 +15,7 @@ from typing import Any
 from msprobe.errors import RecordingError
 from msprobe.kernels import SKETCH_SIZE, Statistics
 from msprobe.name import CallName
-from msprobe.record import MAX_DEPTH, Deferred, Leaf, Record, Tree
+from msprobe.record import MAX_DEPTH, Leaf, Record, Tree
 from msprobe.store.layout import is_plain_name
 
 _MANY_TEXTS = 10_000
@@ -33,8 +33,7 @@ def encode_leaf(leaf: Leaf) -> str:
             encode = _FAST.get(type(leaf.value), _encode_plain)
             return f'{{"type":{quote(leaf.type)},"value":{encode(leaf.value)}}}'
         return _encode_plain({"type": leaf.type, **leaf.extra})
-    stats = leaf.stats.statistics if isinstance(leaf.stats, Deferred) else leaf.stats
-    text = _encode_head(leaf.type, str(leaf.dtype), leaf.shape) + _encode_statistics(stats)
+    text = _encode_head(leaf.type, str(leaf.dtype), leaf.shape) + _encode_statistics(leaf.statistics)
     if leaf.requires_grad is not None:
         text += ',"requires_grad":true' if leaf.requires_grad else ',"requires_grad":false'
     if leaf.checksum is not None:
@@ -165,11 +164,12 @@ def _decode(data: Any, where: str, depth: int = 0, keys: int = 0) -> Tree:
     if not isinstance(data, dict):
         return Leaf(type(data).__name__, _plain(data, where))  # inside forms of other releases, such as P2POp
     if isinstance(data.get("type"), str):
-        return _decode_leaf(data, where)
+        return decode_leaf(data, where)
     return {key: _decode(item, where, depth + 1, keys + len(key)) for key, item in data.items()}
 
 
-def _decode_leaf(data: dict[str, Any], where: str) -> Leaf:
+def decode_leaf(data: dict[str, Any], where: str) -> Leaf:
+    """The leaf that these keys describe: a tensor if they have a shape."""
     get = data.get
     shape = get("shape")
     if shape is None:

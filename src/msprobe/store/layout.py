@@ -9,6 +9,10 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FOLDER_MODE = 0o750
 FILE_MODE = 0o640
@@ -121,7 +125,16 @@ def append_whole(descriptor: int, data: bytes) -> None:
         raise
 
 
-def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
+def append_to(path: Path, data: bytes) -> None:
+    """Add to a file of ours, which is made where there is none."""
+    descriptor = open_new(path, os.O_APPEND)
+    try:
+        append_whole(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, chunks: Iterable[Buffer]) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

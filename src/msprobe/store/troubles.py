@@ -11,7 +11,8 @@ from collections.abc import Hashable
 from pathlib import Path
 
 from msprobe.log import logger
-from msprobe.store.layout import ERRORS, open_new
+from msprobe.plural import counted
+from msprobe.store.layout import ERRORS, append_to
 
 
 class Told:
@@ -58,19 +59,15 @@ class Troubles:
         """Note how often each kind came; the entries above show only its first time."""
         further = self._counts.total() - len(self._counts)
         if further > 0:
-            self._note(f"[ERROR] {further} further errors of these kinds followed.\n")
+            self._note(f"[ERROR] {counted(further, 'further error')} of these kinds followed.\n")
         self._counts.clear()
 
     def _note(self, text: str) -> None:
         if self.folder is None:
             return
         try:
-            descriptor = open_new(self.folder / ERRORS, os.O_APPEND)
-            try:
-                stamp = time.strftime("%Y-%m-%d %H:%M:%S %z")
-                os.write(descriptor, f"[{stamp}] {text}".encode("utf-8", "replace"))
-            finally:
-                os.close(descriptor)
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S %z")
+            append_to(self.folder / ERRORS, f"[{stamp}] {text}".encode("utf-8", "replace"))
         except OSError:
             return  # the folder is gone or full: the log line is all that can be said
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
@@ -14,16 +13,14 @@ from msprobe.record import Header, Record
 from msprobe.store import journal
 from msprobe.store.dump_json import Encoder
 from msprobe.store.finish import finish
+from msprobe.store.guarded import GuardedSink
 from msprobe.store.layout import JOURNAL, TENSOR_FOLDER, make_folder
 from msprobe.store.tensors import Contents, TensorWriter
-from msprobe.store.troubles import Told, Troubles
+from msprobe.store.troubles import Told
 
 
-class Writer:
-    """Appends records as they happen. Whatever the disk does, no method raises: training goes on.
-
-    In a forked child it does nothing: the recording belongs to the process that began it.
-    """
+class Writer(GuardedSink):
+    """Appends records as they happen; no method raises. Why something failed is in dump_error_info.log."""
 
     def __init__(
         self,
@@ -36,16 +33,11 @@ class Writer:
         told: Told | None = None,
         contents: Contents | None = None,
     ) -> None:
-        self.folder = folder
-        self.records = 0
-        self.lost = 0  # records that the disk did not take
-        self.tensors: TensorWriter | None = None
-        self._troubles = Troubles(told or Told())
+        super().__init__(folder, told)
         self._encoder = Encoder()
         self._stacks: dict[tuple[str, ...], int] = {}
         self._stack_count = 0
         self._journal: journal.Journal | None = None
-        self._process = os.getpid()
         self._published: object = None  # what publish() saw when it last wrote the files
         with self._trying("begin the recording"):
             make(folder)
@@ -60,20 +52,15 @@ class Writer:
     @property
     def is_open(self) -> bool:
         """False where the recording could not be begun, which was told, and after close()."""
-        return self._journal is not None
+        return self._journal is not None and super().is_open
 
-    def append(self, record: Record) -> None:
-        """Note a finished call for good."""
-        if self._journal is None or os.getpid() != self._process:
-            return
+    def _write(self, record: Record) -> None:
+        assert self._journal is not None
         try:
             self._journal.append(self._lines(record))
-        except Exception as error:  # noqa: BLE001 - recording must never stop training
-            self.lost += 1
+        except BaseException:
             self._stacks.clear()  # the stack of this record may be lost too: write each anew
-            self.tell("write the journal", error)
-        else:
-            self.records += 1
+            raise
 
     def _lines(self, record: Record) -> bytes:
         """The record, after its stack where that is new."""
@@ -95,11 +82,8 @@ class Writer:
         )
 
     def publish(self, left_out: Mapping[str, int] | None = None) -> None:
-        """Bring the JSON files up to date; the recording may go on.
-
-        `left_out` counts the calls that were not recorded, by reason.
-        """
-        if self._journal is None or os.getpid() != self._process:
+        """Bring the JSON files up to date; the recording may go on."""
+        if not self.is_open:
             return
         missing = waiting = 0
         if self.tensors is not None:
@@ -122,7 +106,7 @@ class Writer:
 
     def close(self, left_out: Mapping[str, int] | None = None) -> None:
         """Publish, and leave nothing but the finished files."""
-        if self._journal is None or os.getpid() != self._process:
+        if self._journal is None or not self.is_open:
             return
         if self.tensors is not None:
             self.tensors.close()
@@ -133,10 +117,6 @@ class Writer:
             with self._trying("remove the journal"):
                 (self.folder / JOURNAL).unlink()
         self._troubles.close()
-
-    def tell(self, doing: str, error: BaseException) -> None:
-        """One log line for each kind of trouble, and the reason in dump_error_info.log."""
-        self._troubles.could_not(doing, self.folder, error)
 
     @contextlib.contextmanager
     def _trying(self, doing: str) -> Iterator[None]:
