@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,8 @@ from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.mapping import NO_MAPPINGS, Mappings
 from msprobe.analyse.match import Place
 from msprobe.cli.main import main
-from msprobe.compare import compare
-from msprobe.report.answer import nearest_frames
+from msprobe.compare import compare, compare_recordings
+from msprobe.record import nearest_frames
 from nets import seed
 from torch_fixtures import Probe, probe, record
 
@@ -98,6 +99,18 @@ class TestAlign:
         assert found.located.culprit is not None
         assert "--align pairs calls by what they do" in found.located.culprit.evidence.notes[-1]
         assert found.located.culprit.evidence.grade != "strong"
+
+    def test_nothing_is_said_of_numbers_where_they_do_not_pair_or_a_run_is_not_whole(
+        self, tmp_path: Path, level: str, task: str
+    ) -> None:
+        named = compared(tmp_path, {"attend": by_hand}, level, task, NO_MAPPINGS)
+        recovered = dataclasses.replace(named.golden, recovered=True)
+        for again in (
+            compare_recordings(named.target, named.golden, fuzzy=True),
+            compare_recordings(named.target, recovered),
+        ):
+            assert again.located.culprit is not None
+            assert not any("--align" in note for note in again.located.culprit.evidence.notes)
 
     def test_a_fault_behind_what_differs_is_named(self, tmp_path: Path, level: str, task: str) -> None:
         found = compared(tmp_path, {"attend": by_hand, "eps": 1e-2}, level, task, BY_LOOKS)

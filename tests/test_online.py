@@ -158,8 +158,8 @@ REFUSALS = (
     "same authority.",
     "it refuses client.crt, which was revoked by its crl.pem; put a new one into tls_path.",
     "it refuses client.crt, which has expired; put a new one into tls_path.",
-    "it ended the connection at once, as a checker with a tls_path does; set tls_path on both sides or on "
-    "none.",
+    "it ended the connection at once, as a checker with a tls_path does, or one that has as many connections "
+    "as it takes; set tls_path on both sides or on none.",
 )
 
 

@@ -27,12 +27,15 @@ from online_case import Authority, free_port, wait_until
 
 pytest.importorskip("websockets")
 from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosedError
+from websockets.frames import Close
 
 from msprobe.online.opening import reason
 
 HOST = "127.0.0.1"
 LATEST_2, LATEST_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 BOTH_OR_NONE = "set tls_path on both sides or on none."
+OR_FULL = f"or one that has as many connections as it takes; {BOTH_OR_NONE}"
 THE_CHECKER = "see that host and port are those of the checker"
 
 
@@ -68,9 +71,9 @@ class Ends:
     def websocket(self, context: ssl.SSLContext | None, protocol: str = PROTOCOL) -> int:
         return self._stack.enter_context(_websocket(context, protocol))
 
-    def pages(self) -> int:
+    def pages(self, kind: type[http.server.BaseHTTPRequestHandler]) -> int:
         """A web server, as on a port that was mistaken."""
-        server = http.server.HTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler)
+        server = http.server.HTTPServer((HOST, 0), kind)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self._stack.callback(server.server_close)
         self._stack.callback(server.shutdown)
@@ -168,11 +171,11 @@ CASES: dict[str, tuple[Made, str]] = {
     ),
     "plain checker": (
         lambda ends: (ends.websocket(None), ends.training()),
-        f"it ended the connection at once, as a checker without tls_path does; {BOTH_OR_NONE}",
+        f"it ended the connection at once, as a checker without tls_path does, {OR_FULL}",
     ),
     "plain training": (
         lambda ends: (ends.websocket(ends.checking()), None),
-        f"it ended the connection at once, as a checker with a tls_path does; {BOTH_OR_NONE}",
+        f"it ended the connection at once, as a checker with a tls_path does, {OR_FULL}",
     ),
     "no TLS": (
         lambda ends: (ends.shell(), ends.training()),
@@ -212,7 +215,7 @@ CASES: dict[str, tuple[Made, str]] = {
         "same release of msprobe on both sides.",
     ),
     "web server": (
-        lambda ends: (ends.pages(), None),
+        lambda ends: (ends.pages(http.server.BaseHTTPRequestHandler), None),
         f"what answers there is no checker; {THE_CHECKER}.",
     ),
     "another protocol": (
@@ -226,6 +229,29 @@ CASES: dict[str, tuple[Made, str]] = {
 def test_why_the_checker_cannot_be_reached(ends: Ends, capsys: pytest.CaptureFixture[str], name: str) -> None:
     made, sentence = CASES[name]
     assert told(*made(ends), capsys) == sentence
+
+
+@pytest.mark.parametrize("scheme", ["ws", "http"])
+def test_a_redirection_is_not_followed(ends: Ends, capsys: pytest.CaptureFixture[str], scheme: str) -> None:
+    with socket.create_server((HOST, 0)) as elsewhere:
+        elsewhere.setblocking(False)
+
+        class Redirecting(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.protocol_version = "HTTP/1.1"
+                self.send_response(302)
+                self.send_header("Location", f"{scheme}://{HOST}:{elsewhere.getsockname()[1]}/login")
+                self.end_headers()
+
+        sentence = told(ends.pages(Redirecting), None, capsys)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    assert sentence.startswith("what answers there is no checker of this release (HTTP status 302); ")
+
+
+def test_what_a_stranger_says_does_not_steer_the_terminal() -> None:
+    said = ConnectionClosedError(Close(1008, "go\x1b[2J\naway"), None)
+    assert reason(said, HOST, False) == "it ended the connection: go\\x1b[2J\\naway"
 
 
 @pytest.mark.parametrize("version", [LATEST_2, LATEST_3])

@@ -687,6 +687,25 @@ def test_a_full_disk_stops_nothing(make: Make, run: Path, monkeypatch: pytest.Mo
 # --- where nothing can be written ---
 
 
+def test_what_overflow_csv_cannot_take_is_named(
+    make: Make, run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    debugger = make()
+    debugger.start()
+    (folder(run) / "overflow.csv").mkdir()
+    ops.relu(overflow())
+    toy.backward(backward_overflow())
+    debugger.stop()
+    debugger.step()
+    assert named(caplog) == [
+        "overflow 1: Toy.mul.0.forward gave output.0: inf, and its inputs were finite",
+        "Toy.relu.0.forward passed on input.0: inf",
+        "overflow 2: Toy.mul.1.backward gave output.0: inf, and its inputs were finite",
+        "step 0: 3 of 8 records overflowed (producer: 2, passed on: 1); see "
+        f"{folder(run)}/overflow.csv, which lacks 3 of them.",
+    ]
+
+
 def named(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings, without where the calls are."""
     return [

@@ -218,6 +218,27 @@ def test_a_mask_is_nobodys_overflow(probe: Probe, number: int) -> None:
     assert lines(probe) == []
 
 
+class Scaled(nn.Module):
+    """Its weight is called as the keyword that calls are told to overwrite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Parameter(torch.full((3,), math.inf))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.out
+
+
+def test_a_weight_called_out_is_an_input(probe: Probe) -> None:
+    model = nn.Sequential(Scaled())
+    debugger = start(probe, -1, level="L0", model=model)
+    model(torch.ones(3))
+    finish(probe, debugger)
+    assert [(line["name"], line["verdict"]) for line in lines(probe)] == [
+        ("Module.0.Scaled.forward.0", "entered")
+    ]
+
+
 def test_memory_that_was_never_written(probe: Probe) -> None:
     torch.use_deterministic_algorithms(True)  # torch then fills such memory with NaN
     try:

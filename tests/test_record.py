@@ -143,6 +143,9 @@ def test_frames_go_there_and_back(frame: tuple[str, str, str, str | None]) -> No
 
 def test_a_frame_of_another_tool_is_its_text() -> None:
     assert Frame.parse("somewhere") == Frame("", "0", "", "somewhere")
+    hostile = "File " + ", line 1, in " * 200_000  # takes for ever if each is tried as the one
+    assert Frame.parse(hostile) == Frame("", "0", "", hostile)
+    assert Frame.parse(f"{hostile}, \n x").code == "x"
 
 
 @pytest.mark.parametrize("is_known", [False, True])

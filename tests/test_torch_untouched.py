@@ -393,9 +393,10 @@ def test_no_tensor_outlives_its_step(probe: Probe, level: str, task: str) -> Non
 def test_nothing_grows_over_150_steps(probe: Probe, level: str, task: str) -> None:
     """In a process of its own: what tests before it left must neither hide growth nor look like it."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
-        tensors, memory = fresh.submit(follow, probe, level, task, steps=200, look_every=50).result()
+        tensors, memory = fresh.submit(follow, probe, level, task, steps=250, look_every=50).result()
     assert len(set(tensors)) == 1, tensors
-    assert max(memory) - memory[0] < 1 << 20, memory
+    _, *settled = memory  # threads that write files take their share of the heap in the first steps
+    assert max(settled) - settled[0] < 1 << 20, memory
 
 
 def test_a_call_holds_its_tensors_no_longer_than_the_model_does(probe: Probe) -> None:

@@ -15,7 +15,7 @@ from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.judge import by_call, colour, judge
 from msprobe.analyse.locate import locate
 from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, renaming
-from msprobe.analyse.match import Pair, Place, Rename, match, places
+from msprobe.analyse.match import SAME_NAMES, Pair, Place, Rename, match, places
 from msprobe.analyse.measure import (
     EQUAL,
     Measured,
@@ -109,7 +109,8 @@ def compare_recordings(
     progress: Progress | None = None,
 ) -> Comparison:
     mode = mode_of(target, golden)
-    pairs = match(target, golden, fuzzy=fuzzy, rename=_rename(target, golden, mappings))
+    rename = _rename(target, golden, mappings)
+    pairs = match(target, golden, fuzzy=fuzzy, rename=rename)
     findings = []
     measured = _measured(mode, pairs, target, golden)
     for done, (pair, errors) in enumerate(zip(pairs, measured, strict=True)):
@@ -120,7 +121,8 @@ def compare_recordings(
         progress(len(pairs), len(pairs))
     coloured = [finding for call in by_call(findings) for finding in colour(call)]
     verdicts = assess(coloured)
-    located = locate(target, golden, mode, coloured, verdicts)
+    by_number = rename is SAME_NAMES and not fuzzy
+    located = locate(target, golden, mode, coloured, verdicts, by_number=by_number)
     return Comparison(target, golden, mode, coloured, verdicts, located)
 
 

@@ -4,6 +4,8 @@ import logging
 import sys
 from typing import Any
 
+from msprobe.screen import harmless
+
 _FORMAT = "%(asctime)s (%(process)d)%(rank)s [%(levelname)s] msprobe: %(message)s"
 
 
@@ -33,12 +35,19 @@ class _ToStderr(logging.StreamHandler[Any]):
         return sys.stderr
 
 
+class _Lines(logging.Formatter):
+    """Only a line feed ends a line; no other character of a message steers the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(harmless, super().format(record).split("\n")))
+
+
 def logger() -> logging.Logger:
     """The logger of this package, writing to stderr unless the program gave it a handler of its own."""
     log = logging.getLogger("msprobe")
     if not log.handlers:
         to_stderr = _ToStderr()
-        to_stderr.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
+        to_stderr.setFormatter(_Lines(_FORMAT, "%Y-%m-%d %H:%M:%S"))
         to_stderr.addFilter(_rank)
         log.addHandler(to_stderr)
         log.propagate = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from msprobe.kernels import Statistics
@@ -12,7 +12,10 @@ from msprobe.name import CallName
 
 MAX_DEPTH = 400
 
-_FRAME = re.compile(r"File (.*), line ([0-9]+), in (.*?), \n (.*)", re.DOTALL)
+_FRAMEWORK = re.compile("-packages/(?:torch|torch_npu|mindspore|mindtorch)/")
+_MOST_FRAMES = 4
+_INNERMOST = 2  # of them are shown in any case: a model may come from a library
+_HEAD, _LINE, _IN, _CODE = "File ", ", line ", ", in ", ", \n "  # around the parts of a frame's text
 
 
 class Deferred:
@@ -80,13 +83,24 @@ class Frame(NamedTuple):
     code: str | None
 
     def __str__(self) -> str:
-        return f"File {self.path}, line {self.line}, in {self.function}, \n {self.code or ''}"
+        return f"{_HEAD}{self.path}{_LINE}{self.line}{_IN}{self.function}{_CODE}{self.code or ''}"
 
     @classmethod
     def parse(cls, text: str) -> Frame:
         """The frame of a text; of one that another tool wrote otherwise, the text is all that is known."""
-        found = _FRAME.fullmatch(text)
-        return cls(found[1], found[2], found[3], found[4] or None) if found else cls("", "0", "", text)
+        head, is_frame, code = text.partition(_CODE)
+        place, _, function = head.rpartition(_IN)
+        path, _, line = place.rpartition(_LINE)
+        if not is_frame or not path.startswith(_HEAD) or not line.isdecimal():
+            return cls("", "0", "", text)
+        return cls(path.removeprefix(_HEAD), line, function, code or None)
+
+
+def nearest_frames(frames: Sequence[str]) -> list[str]:
+    """Of the texts of a stack: where the model makes the call, and how the user's own code comes there."""
+    outside = [frame for frame in frames if not _FRAMEWORK.search(frame)] or list(frames)
+    own = [frame for frame in outside[_INNERMOST:] if "-packages/" not in frame]
+    return [*outside[:_INNERMOST], *own][:_MOST_FRAMES]
 
 
 class Stack(NamedTuple):

@@ -10,8 +10,8 @@ from itertools import chain, compress, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msprobe.analyse.match import Pair, Place, match
-from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors
+from msprobe.analyse.match import Pair, Place, match, places
+from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors, values_of
 from msprobe.compare import UNLIKE_FILES, file_of, measured_tensors
 from msprobe.errors import MsprobeError
 from msprobe.log import logger
@@ -19,6 +19,7 @@ from msprobe.record import Frame, Recording, Stack
 from msprobe.report.advice import FINE, Advice, usual_advice
 from msprobe.report.files import name_of, wanted_in
 from msprobe.report.table import Cell, Table, write_csv
+from msprobe.screen import harmless
 from msprobe.store.layout import is_plain_name, rank_folders, write_whole
 from ptdbg_ascend import failure, old_files
 from ptdbg_ascend.failure import CompareException, demand
@@ -91,11 +92,13 @@ def parse(pkl_file: Any, moudule_name_prefix: Any = None, module_name_prefix: An
         if isinstance(seen, Stack):
             print(f"\nTrace back({text}):")
             for path, number, function, code in map(Frame.parse, reversed(seen.frames)):
-                print(f'  File "{path}", line {number}, in {function}' + (f"\n    {code}" if code else ""))
+                print(harmless(f'  File "{path}", line {number}, in {function}'))
+                if code:
+                    print(harmless(f"    {code}"))
         else:
             dtype, shape, (largest, least, mean) = old_files.described(seen)
             numbers = f"[max: {largest}][min: {least}][mean: {mean}]" if largest != [] else ""
-            print(f"{head}  [{text}][dtype: {dtype}][shape: {shape}]{numbers}")
+            print(head + harmless(f"  [{text}][dtype: {dtype}][shape: {shape}]{numbers}"))
             head = ""
 
 
@@ -156,7 +159,7 @@ class Result(NamedTuple):
 
 def result_of(errors: TensorErrors, is_finite: bool) -> Result:
     """The same numbers in old words; `is_finite`: so are the statistics of both tensors."""
-    if errors.message.startswith(UNLIKE_FILES):
+    if errors.message.startswith(f"{UNLIKE_FILES}shapes"):
         return Result(_SHAPES, _SHAPES, "Shape of NPU and bench Tensor do not match. Skipped.")
     if errors.max_abs == UNSUPPORTED:
         return Result(*("1", "0") if errors.message == EMPTY else (_NAN, _NAN), errors.message)
@@ -195,10 +198,16 @@ def _compared(
         if result.accuracy == "No" and "batch_norm" not in name and advice.line is None:
             advice = Advice(len(rows) + 1, name, usual_advice(pair.place))  # line 1 is the head
     wanted = [True] * len(_COLUMNS)
-    for start in (8, 11):  # a file may have no statistics
-        wanted[start : start + 3] = [any(isinstance(row[start], (int, float)) for row in rows)] * 3
+    for start, recording in ((8, target), (11, golden)):
+        wanted[start : start + 3] = [_has_statistics(recording)] * 3
     wanted[-1] = any(row[-1] for row in rows) if with_stack is None else with_stack
     return Table([*compress(_COLUMNS, wanted)], [[*compress(row, wanted)] for row in rows]), advice
+
+
+def _has_statistics(recording: Recording) -> bool:
+    """Those of overflowing calls have none."""
+    leaves = (place.leaf for record in recording.records.values() for place in places(record))
+    return any(leaf is not None and values_of(leaf)[0] is not None for leaf in leaves)
 
 
 def _pairs(target: Recording, golden: Recording) -> Iterator[Pair]:

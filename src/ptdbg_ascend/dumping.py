@@ -95,7 +95,8 @@ class EveryOverflow(Limit):
     def count(self, folder: object) -> int:
         return self.met
 
-    def saved(self, path: Path) -> int:
+    def saved(self, path: Path | None) -> int:
+        """`path` is None where it could not be."""
         return super().count(path)
 
 
@@ -172,9 +173,21 @@ class Mounted(GuardedSink, Task):
         self.folder, self._path = path.parent, path
 
     def _write(self, record: Record) -> None:
-        if self._is_overflow:
-            stamp = time.strftime("%Y%m%d_%H%M%S", time.gmtime())
-            self._aim(self.folder / f"Overflow_info_{stamp}_{self._limit.met + 1}{SUFFIX}")
+        if not self._is_overflow:
+            self._dump(record)
+            return
+        stamp = time.strftime("%Y%m%d_%H%M%S", time.gmtime())
+        path = self.folder / f"Overflow_info_{stamp}_{self._limit.met + 1}{SUFFIX}"
+        try:
+            self._aim(path)
+            self._dump(record)
+        except OSError:
+            self._limit.saved(None)
+            raise
+        told = f"module name :'{call_text(record.name)}' is overflow and dump file is saved in '{path}'."
+        logger().warning("[overflow %d times]: %s", self._limit.saved(path), told)
+
+    def _dump(self, record: Record) -> None:
         path, mode = self._path, self.order.mode
         assert path is not None
         lines = list(self._lines(record, path.with_suffix("")))
@@ -182,9 +195,6 @@ class Mounted(GuardedSink, Task):
             lines.insert(len(lines) if mode == "api_stack" else 0, self._stack(record))
         append_to(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
         self.order.matched += 1
-        if self._is_overflow:
-            told = f"module name :'{call_text(record.name)}' is overflow and dump file is saved in '{path}'."
-            logger().warning("[overflow %d times]: %s", self._limit.saved(path), told)
 
     def _lines(self, record: Record, data: Path) -> Iterator[list[Any]]:
         """The lines of its positional arguments and of its outputs, whose tensors are saved first."""

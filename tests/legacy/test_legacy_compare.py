@@ -133,13 +133,22 @@ def test_numbers_that_are_not_finite_on_both_sides_and_other_kinds() -> None:
     assert result_of(mixed, True) == ("1.0", "0.000000", "")
 
 
-@pytest.mark.parametrize("other", [np.ones((2, 3)), np.ones((3, 4), "complex64")], ids=["shape", "complex"])
-def test_files_that_cannot_stand_beside_each_other(sides: tuple[Path, Path], out: Path, other: Any) -> None:
+@pytest.mark.parametrize(
+    ("other", "number", "message", "accuracy"),
+    [
+        (np.ones((2, 3)), SHAPES, OTHER_SHAPE, "Unmatched"),
+        (np.ones((3, 4), "complex64"), "Nan", "The files hold the dtypes float32 and complex64.", "Nan"),
+    ],
+    ids=["shape", "complex"],
+)
+def test_files_that_cannot_stand_beside_each_other(
+    sides: tuple[Path, Path], out: Path, other: Any, number: str, message: str, accuracy: str
+) -> None:
     np.save(sides[1].with_suffix("") / "Functional_linear_0_forward_output.npy", other)
     ptdbg_ascend.compare(pair(*sides), str(out))
     row = table(out)[3]
-    assert (row["Cosine"], row["MaxAbsErr"], row["Err_message"]) == (SHAPES, SHAPES, OTHER_SHAPE)
-    assert row["Accuracy Reached or Not"] == "Unmatched"
+    assert (row["Cosine"], row["MaxAbsErr"], row["Err_message"]) == (number, number, message)
+    assert row["Accuracy Reached or Not"] == accuracy
 
 
 # --- rows and files -----------------------------------------------------------------------------------------

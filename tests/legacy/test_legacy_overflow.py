@@ -68,6 +68,15 @@ def test_training_ends_at_the_nth_overflow(old: Any, told: list[str]) -> None:
     assert any("looks at values" in text for text in told)
 
 
+def test_training_ends_at_the_nth_overflow_also_where_nothing_can_be_written(old: Any) -> None:
+    Path("out").mkdir()
+    Path("out/ptdbg_dump_v2.3").write_text("a file in the place of the folder")
+    old.set_dump_path("out/x.pkl")
+    old.register_hook(nn.Linear(2, 2), old.overflow_check, overflow_nums=2)
+    with pytest.raises(ValueError, match=r"^\[overflow 2 times\]: no dump file could be saved\.$"):
+        overflow(3)
+
+
 @pytest.mark.spec("L056", "LEG")
 @pytest.mark.spec("L059", "LEG")
 @pytest.mark.spec("L101", "LEG")

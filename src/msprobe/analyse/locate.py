@@ -60,14 +60,21 @@ class Located(NamedTuple):
 
 
 def locate(
-    target: Recording, golden: Recording, mode: str, findings: Sequence[Finding], verdicts: Sequence[Verdict]
+    target: Recording,
+    golden: Recording,
+    mode: str,
+    findings: Sequence[Finding],
+    verdicts: Sequence[Verdict],
+    *,
+    by_number: bool = False,
 ) -> Located:
+    """`by_number`: calls were paired because they have one name and number, and for nothing else."""
     order = list(_in_order(findings))
     notes = (
         *_blind(mode, findings),
         *_gaps("target", target),
         *_gaps("golden run", golden),
-        *_uneven(target, golden, findings),
+        *(_uneven(target, golden) if by_number else ()),
     )
     walk = _Walk(target, golden, findings, verdicts, notes)
     first: Divergence | None = None
@@ -217,11 +224,10 @@ def _gaps(whose: str, recording: Recording) -> Iterator[str]:
         yield f"the {whose} left out {counted(count, 'call')}: {reason}"
 
 
-def _uneven(target: Recording, golden: Recording, findings: Sequence[Finding]) -> Iterator[str]:
-    """Calls of one name are taken for one call, which is doubtful if a run makes more of them."""
-    is_by_name = all(finding.pair.certainty is None for finding in findings)
-    if not is_by_name or target.header.framework != golden.header.framework:
-        return
+def _uneven(target: Recording, golden: Recording) -> Iterator[str]:
+    """Calls of one number are taken for one call, which is doubtful if a run makes more of them."""
+    if any(run.recovered or not run.finished or run.lost_records for run in (target, golden)):
+        return  # it has fewer because it is not whole
     ours, theirs = _called(target), _called(golden)
     odd = [api for api, count in ours.items() if theirs.get(api, count) != count]
     if odd:

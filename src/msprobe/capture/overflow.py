@@ -19,8 +19,9 @@ from msprobe.capture.stacks import Stacks
 from msprobe.log import logger
 from msprobe.name import FORWARD, PARAMETERS_GRAD, CallName, slot_name
 from msprobe.plural import counted
-from msprobe.record import Deferred, Leaf, Record, Stack, filled
+from msprobe.record import Leaf, Record, Stack, filled, nearest_frames
 from msprobe.store import overflow_csv
+from msprobe.store.layout import OVERFLOWS
 from msprobe.store.overflow_csv import Overflow
 from msprobe.store.tensors import file_name
 
@@ -51,6 +52,7 @@ class OverflowRecorder(Recorder):
         self._judge = Judge(adapter)
         self._judged = 0
         self._verdicts: Counter[str] = Counter()
+        self._noted = 0  # in overflow.csv
         self._kept: set[str] = set()
         self._undecided: dict[CallName, str] = {}  # parameters' gradients: where they are not finite
         self._places: dict[CallName, Stack] = {}
@@ -143,7 +145,7 @@ class OverflowRecorder(Recorder):
             return None
         again = self._adapter.describe(held.tensor, self.plan.want)
         self._fetch()
-        if repr(_statistics(again)) != repr(_statistics(held)):  # NaN equals NaN here
+        if repr(again.statistics) != repr(held.statistics):  # NaN equals NaN here
             return None
         return self._adapter.snapshot(held.tensor)
 
@@ -165,7 +167,7 @@ class OverflowRecorder(Recorder):
             if verdict is not None and self._keep(record):
                 stack = record.stack or self._places.get(record.name.facing(FORWARD))
                 given, made = slots(given_to(record)), slots(made_by(record))
-                self._tell(Overflow(str(record.name), verdict, given, made, _own_frame(stack)))
+                self._tell(Overflow(str(record.name), verdict, given, made, _called_at(stack)))
 
     def _keep(self, record: Record) -> bool:
         """Write a record; False if it was there, as in backward run twice or checkpointed code run again."""
@@ -180,12 +182,21 @@ class OverflowRecorder(Recorder):
 
     def _tell(self, overflow: Overflow) -> None:
         self._verdicts[overflow.verdict] += 1
-        is_producer, is_written = overflow.verdict == PRODUCER, self._writer.is_open
+        is_producer, is_written = overflow.verdict == PRODUCER, self._is_noted(overflow)
         number = self._limit.count(self._writer.folder if is_written else None) if is_producer else 0
         if self._is_told(overflow.verdict, is_written):
             logger().warning("%s", _producer_told(overflow, number) if is_producer else _given_told(overflow))
-        if is_written:
-            overflow_csv.add(self._writer.folder, overflow)
+
+    def _is_noted(self, overflow: Overflow) -> bool:
+        if self._writer.is_open:
+            try:
+                overflow_csv.add(self._writer.folder, overflow)
+            except OSError as error:
+                self._writer.tell(f"note {overflow.name} in {OVERFLOWS}", error)
+            else:
+                self._noted += 1
+                return True
+        return False
 
     def _is_told(self, verdict: str, is_written: bool) -> bool:
         if not is_written:
@@ -209,7 +220,9 @@ class OverflowRecorder(Recorder):
             logger().info("step %d: no overflow in %s.", step, counted(self._judged, "record"))
         else:
             kinds = [f"{word}: {count}" for word in _VERDICTS if (count := self._verdicts[word])]
-            written = f"see {overflow_csv.path(self._writer.folder)}"
+            unnoted = self._verdicts.total() - self._noted
+            lacking = f", which lacks {unnoted} of them" if unnoted else ""
+            written = f"see {overflow_csv.path(self._writer.folder)}{lacking}"
             logger().warning(
                 "step %d: %d of %s overflowed (%s); %s.",
                 step,
@@ -229,15 +242,8 @@ def _changes(api: Api, kwargs: dict[str, Any]) -> bool:
     return api.in_place or api.communicates or "out" in kwargs or api.name.startswith(_ASSIGNING)
 
 
-def _statistics(leaf: Leaf) -> Any:
-    return leaf.stats.statistics if isinstance(leaf.stats, Deferred) else leaf.stats
-
-
-def _own_frame(stack: Stack | None) -> str:
-    """The innermost frame that is not of an installed package."""
-    frames = () if stack is None else stack.frames
-    own = [frame for frame in frames if "-packages/" not in frame] or list(frames)
-    return " ".join(own[0].split()) if own else ""
+def _called_at(stack: Stack | None) -> str:
+    return " ".join(nearest_frames(stack.frames)[0].split()) if stack is not None and stack.frames else ""
 
 
 def _producer_told(overflow: Overflow, number: int) -> str:

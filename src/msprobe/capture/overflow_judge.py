@@ -124,7 +124,7 @@ def given_to(record: Record) -> Iterator[Leaf]:
     """Its inputs; what `out` held before the call, which overwrites it, is none of them."""
     for field in _GIVEN:
         tree = record.fields.get(field)
-        if isinstance(tree, dict):
+        if field == "input_kwargs" and isinstance(tree, dict) and not record.name.is_module:
             tree = {key: item for key, item in tree.items() if key != _OVERWRITTEN}
         yield from leaves(tree)
 

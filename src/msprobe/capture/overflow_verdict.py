@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msprobe.name import CallName
-from msprobe.record import Deferred, Leaf
+from msprobe.record import Leaf
 
 PRODUCER, PASSED_ON, ENTERED = "producer", "passed on", "entered"
 
@@ -51,11 +51,9 @@ class Opinion(NamedTuple):
 
 def kinds_of(leaf: Leaf) -> Kinds:
     """Which numbers that are not finite a leaf holds; where NaN hides the sign of an infinity, it is inf."""
-    stats: Any = leaf.stats
-    if stats is None:
+    if leaf.stats is None:
         return _kinds_of_number(leaf.value) if isinstance(leaf.value, float) else NONE
-    if isinstance(stats, Deferred):
-        stats = stats.statistics
+    stats = leaf.statistics
     if stats is None or not (stats.nan or stats.inf):
         return NONE
     kinds = {NAN} if stats.nan else set()

@@ -19,7 +19,7 @@ import argparse
 from pathlib import Path
 
 from msprobe.cli.run_ut import must_be_pytorch
-from msprobe.cli.screen import harmless
+from msprobe.screen import harmless
 
 SUMMARY = "judge two results of run_ut by the standard of each API"
 

@@ -46,8 +46,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msprobe.cli.progress import progress
-from msprobe.cli.screen import harmless
 from msprobe.errors import UsageError
+from msprobe.screen import harmless
 
 if TYPE_CHECKING:
     from msprobe.analyse.comparison import Outcome

@@ -17,8 +17,8 @@ from msprobe.cli import (
     run_ut,
     show,
 )
-from msprobe.cli.screen import harmless
 from msprobe.errors import MsprobeError
+from msprobe.screen import harmless
 
 # A command is a module with SUMMARY, add_arguments(parser) and run(arguments) -> exit code. What is heavy it
 # imports inside run(), so that --help and --version answer at once.

@@ -14,7 +14,7 @@ import argparse
 
 from msprobe.cli.progress import progress
 from msprobe.cli.run_ut import WORKER, devices_of, must_be_pytorch, must_have_time
-from msprobe.cli.screen import harmless
+from msprobe.screen import harmless
 
 SUMMARY = "say which overflows are normal"
 

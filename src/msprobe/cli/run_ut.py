@@ -30,9 +30,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msprobe.cli.progress import progress
-from msprobe.cli.screen import harmless
 from msprobe.errors import UsageError
 from msprobe.plural import counted
+from msprobe.screen import harmless
 
 if TYPE_CHECKING:
     from msprobe.config import RunUt

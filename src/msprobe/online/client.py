@@ -12,14 +12,15 @@ from msprobe.online.message import (
     Farewell,
     Greeting,
     Welcome,
-    counted,
     farewell_line,
     greeting_line,
+    natural,
     read_line,
     read_welcome,
 )
 from msprobe.online.outbox import Outbox, Outgoing
 from msprobe.online.transport import LARGEST_PART, NOT_WANTED, need_websockets
+from msprobe.screen import harmless
 
 _SECONDS_TO_ANSWER = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -76,7 +77,7 @@ class Network:
                 return True
             except ConnectionClosed as error:
                 if error.rcvd is not None and error.rcvd.code == NOT_WANTED:
-                    outbox.refuse(error.rcvd.reason)
+                    outbox.refuse(harmless(error.rcvd.reason))
                     return True
                 if not session.welcomed:
                     raise
@@ -132,7 +133,7 @@ class _Session:
             text = await self._socket.recv()
             if '"farewell"' in text:
                 return
-            self._outbox.settle(counted(read_line(text, "done")))
+            self._outbox.settle(natural(read_line(text, "done")))
             self._changed.set()
 
     async def _send(self) -> None:

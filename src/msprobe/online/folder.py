@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 from msprobe.online.message import (
     LARGEST,
@@ -94,7 +93,7 @@ class FolderWay:
     def _write(self, folder: Path, call: Outgoing, outbox: Outbox) -> None:
         chunks = outbox.message_of(call, LARGEST)
         if chunks is not None:
-            write_whole(folder / call_file(call.sequence), cast("list[bytes]", chunks))
+            write_whole(folder / call_file(call.sequence), chunks)
             outbox.settle(call.sequence)
 
     def _has_room(self, folder: Path) -> bool:

@@ -114,22 +114,22 @@ def read_greeting(text: str | bytes | bytearray) -> Greeting:
         raise Malformed("does not say who greets")
     if not isinstance(told["run"], str) or not _RUN.fullmatch(told["run"]):
         raise Malformed("names no run")
-    return Greeting(told["run"], counted(told["rank"]))
+    return Greeting(told["run"], natural(told["rank"]))
 
 
 def read_welcome(text: str | bytes) -> Welcome:
     told = read_line(text, "welcome")
     if not isinstance(told, dict) or told.keys() != set(Welcome._fields):
         raise Malformed("does not say what is welcome")
-    return Welcome(**{key: counted(number) for key, number in told.items()})
+    return Welcome(**{key: natural(number) for key, number in told.items()})
 
 
 def read_farewell(text: str | bytes) -> Farewell:
     told = read_line(text, "farewell")
-    return Farewell(counted(told.get("dropped") if isinstance(told, dict) else None))
+    return Farewell(natural(told.get("dropped") if isinstance(told, dict) else None))
 
 
-def counted(number: Any) -> int:
+def natural(number: Any) -> int:
     if type(number) is not int or not 0 <= number < _MOST:
         raise Malformed("has no number where one belongs")
     return number
@@ -156,7 +156,7 @@ def read_call(content: Buffer) -> Received:
         name, fields = told["name"], told["record"]
         if not str(name).isprintable():
             raise ValueError("its name cannot be shown")
-        sequence, step = counted(told["sequence"]), counted(told["step"])
+        sequence, step = natural(told["sequence"]), natural(told["step"])
         record = decode_record(str(name), fields, "the message")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise Malformed(f"holds a record that cannot be understood: {error}") from None

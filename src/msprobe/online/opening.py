@@ -15,15 +15,17 @@ from websockets.typing import Subprotocol
 from msprobe.online.blob import Malformed
 from msprobe.online.message import LONGEST_LINE
 from msprobe.online.transport import PROTOCOL, SETTINGS
+from msprobe.screen import harmless
 
 _IS_IT_THE_CHECKER = "see that host and port are those of the checker"
 _BOTH_OR_NONE = "set tls_path on both sides or on none"
+_OR_FULL = f"or one that has as many connections as it takes; {_BOTH_OR_NONE}"
 _NO_TLS = f"it speaks no TLS; {_BOTH_OR_NONE}"
 _NO_VERSION = "no version of TLS is allowed on both sides; TLS 1.2 is the least"
 _SILENCE = MappingProxyType(  # whether this side speaks TLS: what an end without an answer is like
     {
-        False: f"it ended the connection at once, as a checker with a tls_path does; {_BOTH_OR_NONE}",
-        True: f"it ended the connection at once, as a checker without tls_path does; {_BOTH_OR_NONE}",
+        False: f"it ended the connection at once, as a checker with a tls_path does, {_OR_FULL}",
+        True: f"it ended the connection at once, as a checker without tls_path does, {_OR_FULL}",
     }
 )
 _BUSY = 503  # the status of a checker that has as many connections as it takes
@@ -59,7 +61,7 @@ _ERRORS = MappingProxyType(
         "WRONG_VERSION_NUMBER": _NO_TLS,
         "RECORD_LAYER_FAILURE": _NO_TLS,
         "PACKET_LENGTH_TOO_LONG": _NO_TLS,
-        "UNEXPECTED_EOF_WHILE_READING": _NO_TLS,
+        "UNEXPECTED_EOF_WHILE_READING": _SILENCE[True],
         "UNSUPPORTED_PROTOCOL": _NO_VERSION,
     }
 )
@@ -74,8 +76,15 @@ class _Connection(ClientConnection):
             self.protocol.handshake_exc = exc
 
 
+class _Connect(connect):
+    """Goes nowhere else: who redirects is no checker."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
 def opening(host: str, port: int, tls: ssl.SSLContext | None) -> connect:
-    return connect(
+    return _Connect(
         f"{'wss' if tls else 'ws'}://{host}:{port}/",
         ssl=tls,
         proxy=None,
@@ -94,7 +103,7 @@ def reason(error: Exception, host: str, is_tls: bool) -> str:
         return f"what it answers {error}; use the same release of msprobe on both sides"
     if isinstance(error, ConnectionClosed):
         told = error.rcvd and (error.rcvd.reason or str(error.rcvd.code))
-        return f"it ended the connection: {told}" if told else "the connection was lost"
+        return f"it ended the connection: {harmless(told)}" if told else "the connection was lost"
     if isinstance(error, InvalidHandshake):
         return _of_handshake(error, is_tls)
     if isinstance(error, ssl.SSLError):

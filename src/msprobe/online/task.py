@@ -10,7 +10,7 @@ from msprobe.capture.calls import Call
 from msprobe.capture.recorder import MAX_PENDING, Plan, Recorder
 from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Stacks
-from msprobe.capture.tasks import Opening
+from msprobe.capture.tasks import Opening, Task
 from msprobe.config import Tensor
 from msprobe.log import logger, set_rank
 from msprobe.name import CallName
@@ -26,7 +26,7 @@ from msprobe.store.troubles import Told, Troubles
 _DISTRIBUTED = "Distributed"
 
 
-class OnlineChecking:
+class OnlineChecking(Task):
     """Task tensor with online_run_ut: nothing is written here, calls and gradients go to the checker."""
 
     saves_tensors = False
@@ -49,9 +49,6 @@ class OnlineChecking:
     def obstacle(self) -> str | None:
         refused = self._sender.outbox.refused if self._sender is not None else ""
         return f"the online check refused this process: {refused}" if refused else None
-
-    def end_training(self) -> None:
-        pass
 
     def close(self) -> None:
         """Training is over: see that all calls arrive, and say how many did not."""

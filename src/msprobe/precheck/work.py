@@ -29,7 +29,6 @@ from msprobe.store.tensor_folder import Folder, file_name
 
 AUTO, RECORDED, REPLAYED = "auto", "recorded", "replayed"
 SENT = "sent"  # recorded, or not judged: what this machine computes says nothing of the one that trained
-OUTPUTS = (AUTO, RECORDED, REPLAYED)
 
 _LONGEST_MESSAGE = 2000
 _ROUNDING = "A change of the inputs in their last bit changes it as much, so that rounding decides it."

@@ -99,7 +99,7 @@ class Transfers:
         self.is_under_way = False
         if under_way:
             logger().warning(
-                "%s still under way at stop(), so no result of it is recorded. Call stop() after wait().",
+                "%s still under way at stop(), and such a result is not recorded. Call stop() after wait().",
                 counted(under_way, "asynchronous communication", "were"),
             )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
 from msprobe.analyse.comparison import DOUBTFUL, Outcome, labelled
 from msprobe.analyse.locate import Divergence, Evidence, overall
 from msprobe.plural import counted
+from msprobe.record import nearest_frames
 
 _WORDS = {
     SAME: "equal",
@@ -18,9 +18,6 @@ _WORDS = {
     ORIGINATED: "made different here",
     NOT_JUDGED: "not judged",
 }
-_MOST_FRAMES = 4
-_INNERMOST = 2  # which are shown in any case: a model may come from a library
-_FRAMEWORK = re.compile("-packages/(?:torch|torch_npu|mindspore|mindtorch)/")
 _MOST_DOUBTFUL = 5
 
 
@@ -72,13 +69,6 @@ def details(culprit: Divergence) -> Iterator[str]:
     for frame in nearest_frames(culprit.frames):
         yield f"at {' '.join(frame.split())}"
     yield f"evidence: {evidence(culprit.evidence)}"
-
-
-def nearest_frames(frames: Sequence[str]) -> Sequence[str]:
-    """Where the model makes the call, and how the user's own code comes there."""
-    outside = [frame for frame in frames if not _FRAMEWORK.search(frame)] or list(frames)
-    own = [frame for frame in outside[_INNERMOST:] if "-packages/" not in frame]
-    return [*outside[:_INNERMOST], *own][:_MOST_FRAMES]
 
 
 def evidence(found: Evidence) -> str:

@@ -8,8 +8,8 @@ from html import escape
 from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.judge import UNMATCHED
 from msprobe.analyse.locate import Divergence
-from msprobe.record import Recording
-from msprobe.report.answer import alignment, evidence, headline, nearest_frames
+from msprobe.record import Recording, nearest_frames
+from msprobe.report.answer import alignment, evidence, headline
 from msprobe.report.page_rows import LEVELS, frames_of
 
 _MOST_ORIGINS = 6

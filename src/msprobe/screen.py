@@ -1,4 +1,4 @@
-"""Text from recordings on a screen: names that hold control characters must not steer the terminal."""
+"""Text from files and from the network on a screen: control characters must not steer the terminal."""
 
 from __future__ import annotations
 
