@@ -88,6 +88,8 @@ def parse(pkl_file: Any, moudule_name_prefix: Any = None, module_name_prefix: An
     demand(os.path.isfile(pkl_file), f"{pkl_file} is an invalid file or non-exist.", failure.INVALID_PATH)
     head = "\nStatistic Info:\n"
     found = [line for line in old_files.lines(Path(pkl_file)) if line[0].startswith(prefix)]
+    if not found:
+        logger().warning("%s has no line that begins with %r.", pkl_file, prefix)
     for text, _, _, seen in found:
         if isinstance(seen, Stack):
             print(f"\nTrace back({text}):")
@@ -131,6 +133,7 @@ def _dumps(folder: Any) -> list[Path]:
     is_folder = isinstance(folder, _PATH) and os.path.isdir(folder)
     demand(is_folder, f"The path {folder} is not exist.", failure.INVALID_PATH)
     ranks = {rank: old_files.dumps_in(rank) for rank in rank_folders(Path(folder), 1)}
+    demand(any(Path(folder).iterdir()), f"{folder} holds no rank.", failure.NO_DUMP_FILE)
     for path in Path(folder).iterdir():
         demand(path in ranks, _NO_RANK.format(path.name, folder), failure.INVALID_PATH)
     for rank, dumps in ranks.items():
@@ -197,6 +200,8 @@ def _compared(
             print(f"start comapre: {name}\n[{name}] Compare result: {told}")
         if result.accuracy == "No" and "batch_norm" not in name and advice.line is None:
             advice = Advice(len(rows) + 1, name, usual_advice(pair.place))  # line 1 is the head
+    if all(row[6] == row[7] == _NAN for row in rows):
+        logger().warning("None of the %d rows could be compared: see their Err_message.", len(rows))
     wanted = [True] * len(_COLUMNS)
     for start, recording in ((8, target), (11, golden)):
         wanted[start : start + 3] = [_has_statistics(recording)] * 3

@@ -60,7 +60,7 @@ class Order(Scope):
             demand(is_call(one), f"{_SCOPE}'{one}' is no name of a call, such as Tensor_abs_1_forward.")
         named = [ours(one) for one in scope]
         if mode == "api_list":
-            named = [f".{case}." for api in api_list for case in dict.fromkeys((api, api.lower()))]
+            named = [f".{api.lower()}." for api in api_list]
         is_list = mode in ("list", "stack", "api_list") and not is_range
         super().__init__(named if is_range else (), named if is_list else (), [dump_mode])
         self.mode = mode

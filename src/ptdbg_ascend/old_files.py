@@ -11,6 +11,7 @@ from typing import Any
 
 from msprobe.analyse.measure import values_of
 from msprobe.errors import RecordingError
+from msprobe.log import logger
 from msprobe.name import BACKWARD, FORWARD, CallName, call_owner
 from msprobe.record import Frame, Header, Leaf, Record, Recording, Stack
 from msprobe.store.dump_json import decode_leaf
@@ -91,8 +92,14 @@ def lines(path: Path) -> Iterator[Line]:
     """The lines of a dump, each checked; an OSError where the file cannot be read."""
     with os.fdopen(open_regular(path), "rb") as stream:
         for number, raw in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), b""), 1):
-            if raw.strip():
-                yield _line(raw, f"{path}, line {number}")
+            where, is_last = f"{path}, line {number}", not raw.endswith(b"\n")
+            try:
+                if raw.strip():
+                    yield _line(raw, where)
+            except RecordingError:
+                if number == 1 or not is_last or len(raw) > _LONGEST_LINE:
+                    raise
+                logger().warning("%s is torn, as by a run that was killed: it is left out.", where)
 
 
 def _line(raw: bytes, where: str) -> Line:

@@ -95,7 +95,10 @@ class Session:
             "running the program."
         )
         if not self._is_seeded:
-            logger().info("seed_all was not called; from here on random numbers are fixed, by the seed 1234.")
+            logger().warning(
+                "seed_all was not called: from here on random numbers are fixed, by the seed 1234. A model "
+                "made before has other weights in each run; call seed_all() first."
+            )
             self.seed_all()
         logger().info("Start mounting the %s hook function to the model.", name)
         adapter = TorchAdapter()

@@ -430,3 +430,26 @@ def test_parse_of_what_is_none(tmp_path: Path) -> None:
         ptdbg_ascend.parse(str(tmp_path / "gone.pkl"), "Torch")
     with pytest.raises(CompareException, match="both as texts"):
         ptdbg_ascend.parse(str(tmp_path / "gone.pkl"))
+
+
+def test_parse_says_that_nothing_begins_so(golden: Path, told: list[str]) -> None:
+    ptdbg_ascend.parse(str(golden / NPU), "Torch_nothing")
+    assert told == [f"{golden / NPU} has no line that begins with 'Torch_nothing'."]
+
+
+def test_folders_without_ranks_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CompareException, match="holds no rank"):
+        ptdbg_ascend.compare_distributed(str(tmp_path), str(tmp_path), str(tmp_path))
+
+
+def test_two_comparisons_in_a_second_leave_two_tables(sides: tuple[Path, Path], out: Path) -> None:
+    for _ in range(3):
+        ptdbg_ascend.compare(pair(*sides), str(out))
+    assert [len(list(out.glob(name))) for name in ("compare_result_*.csv", "advisor_*.txt")] == [3, 3]
+
+
+def test_a_comparison_of_nothing_is_told(sides: tuple[Path, Path], out: Path, told: list[str]) -> None:
+    param = pair(*sides, npu_dump_data_dir=str(out))
+    ptdbg_ascend.compare(param, str(out))
+    (rows,) = {len(table(out))}
+    assert f"None of the {rows} rows could be compared: see their Err_message." in told

@@ -156,13 +156,14 @@ def test_a_format_that_is_gone_is_told_and_no_more(tmp_path: Path, monkeypatch: 
 # --- hostile files -----------------------------------------------------------------------------------------
 
 GOOD = '["Torch_abs_0_forward_input.0", 1, [], "torch.float32", [2], [1.0, 0.0, 0.5]]'
+OUTPUT = GOOD.replace("input.0", "output")
 NAME = '"Torch_abs_0_forward_input.0"'
 NO_LINE = "line 1 is not a line of a ptdbg_ascend dump"
 DAMAGED: list[tuple[bytes | str, str]] = [
     (pickle.dumps([1, 2]), "line 1 is not a line of a ptdbg_ascend dump: such a line is a list of JSON"),
     (b"\xff\xfe\x00", NO_LINE),
     ("[" * 100_000, NO_LINE),
-    (f"{GOOD}\n{GOOD[:-9]}", "line 2 is not a line of a ptdbg_ascend dump"),
+    (f"{GOOD}\n{GOOD[:-9]}\n", "line 2 is not a line of a ptdbg_ascend dump"),
     ("{}", NO_LINE),
     ("[]", NO_LINE),
     ("[3, 1]", NO_LINE),
@@ -220,6 +221,28 @@ def test_any_damage_is_a_sentence_or_another_dump(golden: Path, tmp_path: Path) 
         except RecordingError:
             refused += 1
     assert 0 < refused < 300
+
+
+def test_a_line_that_a_killed_run_tore_is_left_out(tmp_path: Path, told: list[str]) -> None:
+    path = tmp_path / "d.pkl"
+    path.write_text(f"{GOOD}\n{GOOD.replace('abs', 'exp')[:-9]}")
+    (recording,) = store.read(path)
+    assert list(recording.records) == ["Torch.abs.0.forward"]
+    assert told == [f"{path}, line 2 is torn, as by a run that was killed: it is left out."]
+
+
+@pytest.mark.parametrize(("factor", "is_fault"), [(1 + 1e-7, False), (1.5, True)])
+def test_statistics_without_a_norm_are_judged_by_the_largest_value(
+    tmp_path: Path, factor: float, is_fault: bool
+) -> None:
+    """Of dumps whose .npy files are gone; the old lines have no norm."""
+    for whose, mean in (("golden", 0.5), ("target", 0.5 * factor)):
+        (tmp_path / whose).mkdir()
+        (tmp_path / whose / "d.pkl").write_text(f"{GOOD}\n{OUTPUT.replace('0.5]', f'{mean}]')}\n")
+    (found,) = compare(tmp_path / "target", tmp_path / "golden")
+    assert (found.located.culprit is not None) == is_fault
+    if found.located.culprit is not None:
+        assert found.located.culprit.verdict.reason.startswith("off by 0.25 of its size")
 
 
 @pytest.mark.parametrize("bits", [25, 40])

@@ -438,6 +438,9 @@ def test_an_interruption_at_any_moment_leaves_nothing_unfinished(tmp_path: Path,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # in the background it is ignored
         )
         # Before the first file is whole, modules are still imported, and what that reports is not ours.
         while not any(not name.startswith(".") for name in files(out)) and process.poll() is None:

@@ -117,7 +117,8 @@ def _statistics(ours: Statistics, theirs: Statistics, count: int) -> tuple[float
     norm = max(_finite(ours.norm), _finite(theirs.norm))
     peak = max(map(_finite, (ours.max, ours.min, theirs.max, theirs.min)))
     ends = max(_apart(ours.max, theirs.max, peak), _apart(ours.min, theirs.min, peak))
-    mean = _apart(ours.mean, theirs.mean, norm / math.sqrt(count) if count else 0.0)
+    has_norm = ours.norm is not None and theirs.norm is not None  # old formats have none
+    mean = _apart(ours.mean, theirs.mean, norm / math.sqrt(count) if has_norm and count else peak)
     return ends, max(mean, _apart(ours.norm, theirs.norm, norm))
 
 

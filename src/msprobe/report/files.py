@@ -49,7 +49,15 @@ def wanted_in(
         raise UsageError(f"The output folder {out} cannot be made: {error.strerror}.") from None
     if not out.is_dir():
         raise UsageError(f"The output folder {out} is a file; name a folder.")
-    return Wanted(out, time.strftime("%Y%m%d%H%M%S"), with_stack, only_table, as_csv)
+    return Wanted(out, _free_stamp(out), with_stack, only_table, as_csv)
+
+
+def _free_stamp(folder: Path) -> str:
+    """The time, or the next that no result has: a comparison may take less than a second."""
+    now = time.time()
+    while any(folder.glob(f"*_{(stamp := time.strftime('%Y%m%d%H%M%S', time.localtime(now)))}.*")):
+        now += 1
+    return stamp
 
 
 class Written(NamedTuple):
