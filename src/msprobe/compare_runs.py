@@ -150,7 +150,8 @@ def _all(pairs: Pairs, wanted: Wanted, options: Options, progress: Progress | No
 
 def _quiet() -> None:
     """A worker that is interrupted ends without a word; what it was writing is swept away."""
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(_INTERRUPTED))
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a shell
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(_INTERRUPTED))
 
 
 def _tell(progress: Callable[[int, int], None] | None, done: int, count: int) -> None:
