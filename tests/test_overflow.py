@@ -706,6 +706,13 @@ def test_what_overflow_csv_cannot_take_is_named(
     ]
 
 
+@pytest.fixture
+def blocked(run: Path) -> Path:
+    """A file in the place of the folder of the run."""
+    run.write_text("in the way")
+    return run
+
+
 def named(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings, without where the calls are."""
     return [
@@ -716,9 +723,8 @@ def named(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_each_call_is_named_where_nothing_can_be_written(
-    make: Make, run: Path, caplog: pytest.LogCaptureFixture
+    make: Make, blocked: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.write_text("a file in the place of the folder")
     debugger = make(2)
     debugger.start()
     ops.relu(overflow())
@@ -727,7 +733,7 @@ def test_each_call_is_named_where_nothing_can_be_written(
     debugger.stop()
     debugger.step()
     assert [entry.getMessage() for entry in caplog.records if entry.levelname == "ERROR"] == [
-        f"could not begin the recording in {folder(run)}: a file is in the way; training goes on."
+        f"could not begin the recording in {folder(blocked)}: a file is in the way; training goes on."
     ]
     assert named(caplog) == [
         "overflow 1: Toy.mul.0.forward gave output.0: inf, and its inputs were finite",
@@ -745,13 +751,12 @@ def test_each_call_is_named_where_nothing_can_be_written(
     debugger.step()
     assert named(caplog)[0] == "overflow 2: Toy.mul.0.forward gave output.0: inf, and its inputs were finite"
     assert len(named(caplog)) == 2
-    assert run.read_text() == "a file in the place of the folder"
+    assert blocked.read_text() == "in the way"
 
 
 def test_gradients_are_named_where_nothing_can_be_written(
-    make: Make, run: Path, caplog: pytest.LogCaptureFixture
+    make: Make, blocked: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.write_text("a file in the place of the folder")
     debugger = make(1)
     debugger.start()
     toy.backward(backward_overflow())
@@ -760,8 +765,7 @@ def test_gradients_are_named_where_nothing_can_be_written(
     assert named(caplog) == ["overflow 1: Toy.mul.0.backward gave output.0: inf, and its inputs were finite"]
 
 
-def test_the_log_does_not_grow_for_ever(make: Make, run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run.write_text("a file in the place of the folder")
+def test_the_log_does_not_grow_for_ever(make: Make, blocked: Path, caplog: pytest.LogCaptureFixture) -> None:
     debugger = make()
     debugger.start()
     for _ in range(150):

@@ -96,6 +96,11 @@ class Frame(NamedTuple):
         return cls(path.removeprefix(_HEAD), line, function, code or None)
 
 
+def on_one_line(frame: str) -> str:
+    """The text of a frame, without the line feed before its code."""
+    return " ".join(frame.split())
+
+
 def nearest_frames(frames: Sequence[str]) -> list[str]:
     """Of the texts of a stack: where the model makes the call, and how the user's own code comes there."""
     outside = [frame for frame in frames if not _FRAMEWORK.search(frame)] or list(frames)

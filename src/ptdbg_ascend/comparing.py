@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -187,7 +187,7 @@ def _compared(
     pairs = list(_pairs(target, golden))
     for pair, errors in zip(pairs, measured_tensors(pairs, target, golden), strict=True):
         ours, theirs = map(_cells, pair[:2])
-        result = _result(pair, errors, (target, golden))
+        result = _result(pair, errors, (target, golden), (ours, theirs))
         record = pair.place.record  # its first row has the stack
         stack = record.stack if record is not before else None
         frames = None if stack is None else str([list(Frame.parse(text)) for text in stack.frames])
@@ -225,13 +225,15 @@ def _pairs(target: Recording, golden: Recording) -> Iterator[Pair]:
                 yield Pair(ours, theirs) if is_whole else Pair(ours, None, "No bench data matched.")
 
 
-def _result(pair: Pair, errors: TensorErrors | None, sides: tuple[Recording, Recording]) -> Result:
+def _result(
+    pair: Pair, errors: TensorErrors | None, sides: tuple[Recording, Recording], cells: Sequence[list[Cell]]
+) -> Result:
     if errors is None:
         return Result(_NAN, _NAN, pair.reason)
     for path in map(file_of, sides, pair[:2]):
         if path is None or not os.path.isfile(path):
             return Result(_NAN, _NAN, f"Dump file:{path} not found")
-    ours, theirs = map(_cells, pair[:2])
+    ours, theirs = cells
     if ours[1] != theirs[1]:
         logger().warning("%s: Dtype of NPU and bench Tensor do not match.", ours[0])
     numbers = (cell for cell in (*ours[3:], *theirs[3:]) if isinstance(cell, float))

@@ -19,7 +19,7 @@ from msprobe.capture.stacks import Stacks
 from msprobe.log import logger
 from msprobe.name import FORWARD, PARAMETERS_GRAD, CallName, slot_name
 from msprobe.plural import counted
-from msprobe.record import Leaf, Record, Stack, filled, nearest_frames
+from msprobe.record import Leaf, Record, Stack, filled, nearest_frames, on_one_line
 from msprobe.store import overflow_csv
 from msprobe.store.layout import OVERFLOWS
 from msprobe.store.overflow_csv import Overflow
@@ -243,7 +243,7 @@ def _changes(api: Api, kwargs: dict[str, Any]) -> bool:
 
 
 def _called_at(stack: Stack | None) -> str:
-    return " ".join(nearest_frames(stack.frames)[0].split()) if stack is not None and stack.frames else ""
+    return on_one_line(nearest_frames(stack.frames)[0]) if stack is not None and stack.frames else ""
 
 
 def _producer_told(overflow: Overflow, number: int) -> str:

@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "where two recordings part"
 FAILURES = ("divergence", "accuracy", "unmatched")
+_PAIRING = ("fuzzy_match", "api_mapping", "cell_mapping", "data_mapping", "layer_mapping")  # but for --align
 _NOT_FOR_KERNELS = (
-    *("stack_mode", "compare_only", "fuzzy_match", "align"),
-    *("api_mapping", "cell_mapping", "data_mapping", "layer_mapping", "save_mapping"),
+    *("stack_mode", "compare_only", "align", *_PAIRING, "save_mapping"),
     *("csv", "json", "junit", "fail_on", "jobs"),
 )
 
@@ -176,11 +176,16 @@ def _mappings(arguments: argparse.Namespace) -> Mappings:
         data=arguments.data_mapping,
         layer=arguments.layer_mapping,
     )
-    others = ("fuzzy_match", "api_mapping", "cell_mapping", "data_mapping", "layer_mapping")
-    given = [f"--{option}" for option in others if getattr(arguments, option) not in (None, False)]
+    given = _given(arguments, _PAIRING)
     if arguments.align and given:
-        raise UsageError(f"--align pairs calls by what they do, and nothing else does; leave out {given[0]}.")
+        raise UsageError(
+            f"--align pairs calls by what they do, and nothing else does; leave out --{given[0]}."
+        )
     return mappings._replace(by_looks=arguments.align)
+
+
+def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
+    return [option for option in options if getattr(arguments, option) not in (None, False)]
 
 
 def _run_kernels(arguments: argparse.Namespace, request: Request) -> int:
@@ -188,7 +193,7 @@ def _run_kernels(arguments: argparse.Namespace, request: Request) -> int:
     from msprobe.compare_kernels import compare_kernels
     from msprobe.report.files import wanted_in
 
-    given = [option for option in _NOT_FOR_KERNELS if getattr(arguments, option) not in (None, False)]
+    given = _given(arguments, _NOT_FOR_KERNELS)
     if given:
         raise UsageError(
             f"'rank_id' or 'step_id' in {arguments.input_path} asks for kernels, which are compared with -i "

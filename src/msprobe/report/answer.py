@@ -8,7 +8,7 @@ from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, R
 from msprobe.analyse.comparison import DOUBTFUL, Outcome, labelled
 from msprobe.analyse.locate import Divergence, Evidence, overall
 from msprobe.plural import counted
-from msprobe.record import nearest_frames
+from msprobe.record import nearest_frames, on_one_line
 
 _WORDS = {
     SAME: "equal",
@@ -67,7 +67,7 @@ def details(culprit: Divergence) -> Iterator[str]:
     if culprit.modules:
         yield f"in {' < '.join(culprit.modules)}"
     for frame in nearest_frames(culprit.frames):
-        yield f"at {' '.join(frame.split())}"
+        yield f"at {on_one_line(frame)}"
     yield f"evidence: {evidence(culprit.evidence)}"
 
 

@@ -8,7 +8,7 @@ from html import escape
 from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.judge import UNMATCHED
 from msprobe.analyse.locate import Divergence
-from msprobe.record import Recording, nearest_frames
+from msprobe.record import Recording, nearest_frames, on_one_line
 from msprobe.report.answer import alignment, evidence, headline
 from msprobe.report.page_rows import LEVELS, frames_of
 
@@ -89,13 +89,10 @@ def _stack(frames: tuple[str, ...]) -> Iterator[str]:
         return
     more = ""
     if len(frames) > 1:
-        lines = "".join(f"<li>{_on_one_line(frame)}</li>" for frame in frames)
+        lines = "".join(f"<li>{escape(on_one_line(frame))}</li>" for frame in frames)
         more = f"<details><summary>the whole stack, {len(frames)} frames</summary><ol>{lines}</ol></details>"
-    yield f'<dt>Called at</dt><dd class="code">{_on_one_line(nearest_frames(frames)[0])}{more}</dd>'
-
-
-def _on_one_line(frame: str) -> str:
-    return escape(" ".join(frame.split()))
+    nearest = escape(on_one_line(nearest_frames(frames)[0]))
+    yield f'<dt>Called at</dt><dd class="code">{nearest}{more}</dd>'
 
 
 def _more(comparison: Comparison) -> Iterator[str]:
