@@ -131,18 +131,19 @@ def told(port: int, context: ssl.SSLContext | None, capsys: pytest.CaptureFixtur
     carrying = threading.Thread(target=network.carry, args=(Greeting("0" * 32, 0), Outbox()))
     carrying.start()
 
-    def is_told() -> bool:
+    def sentence() -> re.Match[str] | None:
+        """Other lines may stand around it: the web server of a test writes down what it is asked."""
         nonlocal heard
         heard += capsys.readouterr().err
-        return heard.endswith("\n")
+        return re.search(
+            rf"the online check at {HOST}:{port} cannot be reached and is tried again: (.*)\n", heard
+        )
 
-    wait_until(is_told, "a warning")
+    wait_until(lambda: sentence() is not None, "a warning")
     network.abort()
     carrying.join()
-    found = re.search(
-        rf"the online check at {HOST}:{port} cannot be reached and is tried again: (.*)\n", heard
-    )
-    assert found, heard
+    found = sentence()
+    assert found
     return found[1]
 
 
