@@ -5,7 +5,6 @@ The functions are for the packed recordings (tests/test_across.py) and for fresh
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.match import match
 from msprobe.compare import compare_recordings
 from msprobe.record import Recording
+from unpacked import unpacked
 
 # What must be named if the net differs there, by level; `entered` and `originated` places.
 CULPRITS = {
@@ -53,10 +53,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    folder = tmp_path_factory.mktemp("across")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    return Runs(folder)
+    return Runs(unpacked(ARCHIVE, tmp_path_factory))
 
 
 class Result(NamedTuple):

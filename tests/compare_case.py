@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import tarfile
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from msprobe.name import CallName
 from msprobe.record import Header, Leaf, Record, Stack, plain_leaf
 from msprobe.store.run import Run
 from msprobe.store.tensor_file import TensorData
+from unpacked import unpacked
 
 ARCHIVE = Path(__file__).parent / "golden/compare.tar.xz"
 
@@ -76,10 +76,7 @@ class Goldens:
 
 @pytest.fixture(scope="session")
 def goldens(tmp_path_factory: pytest.TempPathFactory) -> Goldens:
-    folder = tmp_path_factory.mktemp("golden")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    return Goldens(folder)
+    return Goldens(unpacked(ARCHIVE, tmp_path_factory))
 
 
 # ---- runs made by hand ----

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-import tarfile
 from pathlib import Path
 
 import pytest
+
+from unpacked import unpacked
 
 ARCHIVE = Path(__file__).parent / "golden/xframework.tar.xz"
 
@@ -37,7 +38,4 @@ class Crossed:
 
 @pytest.fixture(scope="session")
 def crossed(tmp_path_factory: pytest.TempPathFactory) -> Crossed:
-    folder = tmp_path_factory.mktemp("crossed")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    return Crossed(folder)
+    return Crossed(unpacked(ARCHIVE, tmp_path_factory))

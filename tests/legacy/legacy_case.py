@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import random
-import tarfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import nn
 import ptdbg_ascend
 from msprobe.log import logger
 from ptdbg_ascend import session
+from unpacked import unpacked
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -33,10 +33,7 @@ ARCHIVE = Path(__file__).parent.parent / "golden/ptdbg23.tar.xz"
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the real release 2.3 wrote."""
-    folder = tmp_path_factory.mktemp("ptdbg23")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpacked(ARCHIVE, tmp_path_factory)
 
 
 @pytest.fixture
