@@ -133,9 +133,9 @@ def _dumps(folder: Any) -> list[Path]:
     is_folder = isinstance(folder, _PATH) and os.path.isdir(folder)
     demand(is_folder, f"The path {folder} is not exist.", failure.INVALID_PATH)
     ranks = {rank: old_files.dumps_in(rank) for rank in rank_folders(Path(folder), 1)}
-    demand(any(Path(folder).iterdir()), f"{folder} holds no rank.", failure.NO_DUMP_FILE)
     for path in Path(folder).iterdir():
         demand(path in ranks, _NO_RANK.format(path.name, folder), failure.INVALID_PATH)
+    demand(ranks, f"{folder} holds no rank.", failure.NO_DUMP_FILE)
     for rank, dumps in ranks.items():
         demand(dumps, f"{rank} holds no .pkl of a dump.", failure.NO_DUMP_FILE)
         is_one = len(dumps) == 1 and dumps[0].with_suffix("").is_dir()

@@ -414,14 +414,13 @@ def test_there_are_more_than_a_thousand_cases() -> None:
     assert sum(COUNTS.values()) >= 1000
 
 
+def _heed_interrupts() -> None:
+    """In the background of a shell they are ignored, also by what is started there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.prove
-@pytest.mark.parametrize(
-    "jobs",
-    [
-        "1",
-        "2",
-    ],
-)
+@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interruption_at_any_moment_leaves_nothing_unfinished(tmp_path: Path, jobs: str) -> None:
     """Ctrl-C reaches every process of the group; some are over, or about to end, before it comes."""
     for whose, shift in (("target", 0.25), ("golden", 0.0)):
@@ -438,9 +437,7 @@ def test_an_interruption_at_any_moment_leaves_nothing_unfinished(tmp_path: Path,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # in the background it is ignored
+            preexec_fn=_heed_interrupts,
         )
         # Before the first file is whole, modules are still imported, and what that reports is not ours.
         while not any(not name.startswith(".") for name in files(out)) and process.poll() is None:
