@@ -15,10 +15,8 @@ from msprobe.errors import RecordingError, UsageError
 from msprobe.kernels import Statistics
 from msprobe.plural import counted
 from msprobe.record import Leaf
-from msprobe.report.files import Wanted, name_of
+from msprobe.report.files import Wanted, write_table
 from msprobe.report.kernel_table import KernelRow, KernelSide, kernel_table
-from msprobe.report.table import write_csv
-from msprobe.report.xlsx import write_xlsx
 from msprobe.store.kernel_summary import described
 from msprobe.store.kernels_dir import (
     KernelFolder,
@@ -68,8 +66,8 @@ def compare_kernels(request: Request, wanted: Wanted) -> Iterator[KernelsCompare
             raise RecordingError(
                 f"Nothing was compared: rank {rank}, step {step} holds no tensor of a kernel."
             )
-        path = name_of(wanted, "compare_result", f"_{rank}_{step}", "csv" if wanted.as_csv else "xlsx")
-        (write_csv if wanted.as_csv else write_xlsx)(path, kernel_table(rows, of_statistics=of_statistics))
+        found = kernel_table(rows, of_statistics=of_statistics)
+        path = write_table(wanted, "compare_result", f"_{rank}_{step}", found)
         yield KernelsCompared(rank, step, rows, path)
 
 

@@ -1,26 +1,27 @@
-"""The old comparison: functions, checks, the table and its rule; matching and numbers are msprobe's."""
+"""The old comparison: functions, checks, the table and its rule; the numbers are msprobe's."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, compress, groupby
+from collections.abc import Iterator, Mapping
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msprobe.analyse.match import Pair, Place, match, places
+from msprobe.analyse.match import Pair, Place, places
 from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors, values_of
 from msprobe.compare import UNLIKE_FILES, file_of, measured_tensors
 from msprobe.errors import MsprobeError
 from msprobe.log import logger
-from msprobe.record import Frame, Recording, Stack
+from msprobe.record import Frame, Recording, Stack, leaves
 from msprobe.report.advice import FINE, Advice, usual_advice
-from msprobe.report.files import name_of, wanted_in
-from msprobe.report.table import Cell, Table, write_csv
+from msprobe.report.files import wanted_in, write_advice, write_table
+from msprobe.report.table import Cell, Table
 from msprobe.screen import harmless
-from msprobe.store.layout import is_plain_name, rank_folders, write_whole
+from msprobe.store.formats import files_in
+from msprobe.store.layout import is_plain_name, rank_folders
 from ptdbg_ascend import failure, old_files
 from ptdbg_ascend.failure import CompareException, demand
 
@@ -31,6 +32,7 @@ _NO_RANK = "dump_dir contains '{}'. Expected 'rank'. Please delete irrelevant fi
 _OTHER_MODE = "The dump mode of the two files is not same, please check the dump files"
 _HAS_STACKS = "The current file contains stack information, please turn on the stack_mode"
 _NO_STACKS = "The current file does not contain stack information, please turn off the stack_mode"
+_NO_BENCH = "No bench data matched."
 _COLUMNS = (
     *("NPU Name", "Bench Name", "NPU Tensor Dtype", "Bench Tensor Dtype", "NPU Tensor Shape"),
     *("Bench Tensor Shape", "Cosine", "MaxAbsErr", "NPU max", "NPU min", "NPU mean", "Bench max"),
@@ -62,7 +64,14 @@ def compare(
             why = _HAS_STACKS if is_stacked else _NO_STACKS
             demand(is_stacked == stack_mode, why, failure.INVALID_COMPARE_MODE)
         table, advice = _compared(ours, theirs, stack_mode, param.get("is_print_compare_log") is True)
-        _write(Path(output_path), suffix, table, advice if auto_analyze else None)
+        wanted, mark = wanted_in(output_path, as_csv=True), f"_{suffix.removeprefix('_')}" if suffix else ""
+        path = write_table(wanted, "compare_result", mark, table)
+        logger().info("The comparison result is saved in: %s", path)
+        if auto_analyze:
+            if advice.line is not None:
+                logger().warning("Find %s accuracy not reached, the line is %d", advice.name, advice.line)
+            path = write_advice(wanted, mark, advice)
+            logger().info("The expert advice is saved in %s:\n%s", path, advice)
     except (MsprobeError, OSError) as error:
         logger().error("%s", error)
         logger().error("Compare failed, Please check it and do it again!")
@@ -87,7 +96,7 @@ def parse(pkl_file: Any, moudule_name_prefix: Any = None, module_name_prefix: An
     demand(are_texts, "parse takes the path of a .pkl and the beginning of a name, both as texts.")
     demand(os.path.isfile(pkl_file), f"{pkl_file} is an invalid file or non-exist.", failure.INVALID_PATH)
     head = "\nStatistic Info:\n"
-    found = [line for line in old_files.lines(Path(pkl_file)) if line[0].startswith(prefix)]
+    found = [line for line in old_files.lines(Path(pkl_file)) if line.text.startswith(prefix)]
     if not found:
         logger().warning("%s has no line that begins with %r.", pkl_file, prefix)
     for text, _, _, seen in found:
@@ -122,7 +131,7 @@ def _read(word: str, param: Mapping[str, Any]) -> tuple[Recording, bool]:
     """What was dumped, and whether by api_stack: then the stack of a call follows its tensors."""
     path, data = Path(param[f"{word}_pkl_path"]), Path(param[f"{word}_dump_data_dir"])
     lines = list(old_files.lines(path))
-    are_stacks = [isinstance(seen, Stack) for *_, seen in lines]
+    are_stacks = [isinstance(line.seen, Stack) for line in lines]
     has_tensor = not all(are_stacks)
     demand(has_tensor, f"{path} holds no tensors: there is nothing to compare.", failure.INVALID_DUMP_FILE)
     return old_files.recording(path, data, lines), any(are_stacks) and not are_stacks[0]
@@ -132,7 +141,7 @@ def _dumps(folder: Any) -> list[Path]:
     """The .pkl of each rank, in the order of their numbers."""
     is_folder = isinstance(folder, _PATH) and os.path.isdir(folder)
     demand(is_folder, f"The path {folder} is not exist.", failure.INVALID_PATH)
-    ranks = {rank: old_files.dumps_in(rank) for rank in rank_folders(Path(folder), 1)}
+    ranks = {rank: files_in(rank, old_files.SUFFIX) for rank in rank_folders(Path(folder), 1)}
     for path in Path(folder).iterdir():
         demand(path in ranks, _NO_RANK.format(path.name, folder), failure.INVALID_PATH)
     demand(ranks, f"{folder} holds no rank.", failure.NO_DUMP_FILE)
@@ -146,8 +155,8 @@ def _dumps(folder: Any) -> list[Path]:
 class Result(NamedTuple):
     """What the old table says of two tensors."""
 
-    cosine: str
-    max_abs: str
+    cosine: str = _NAN
+    max_abs: str = _NAN
     message: str = ""
 
     @property
@@ -186,8 +195,8 @@ def _compared(
     advice, before = Advice(None, None, FINE), None
     pairs = list(_pairs(target, golden))
     for pair, errors in zip(pairs, measured_tensors(pairs, target, golden), strict=True):
-        ours, theirs = map(_cells, pair[:2])
-        result = _result(pair, errors, (target, golden), (ours, theirs))
+        ours, theirs = cells = list(map(_cells, pair[:2]))
+        result = _result(pair, errors, (target, golden), cells)
         record = pair.place.record  # its first row has the stack
         stack = record.stack if record is not before else None
         frames = None if stack is None else str([list(Frame.parse(text)) for text in stack.frames])
@@ -203,40 +212,35 @@ def _compared(
     if all(row[6] == row[7] == _NAN for row in rows):
         logger().warning("None of the %d rows could be compared: see their Err_message.", len(rows))
     wanted = [True] * len(_COLUMNS)
-    for start, recording in ((8, target), (11, golden)):
-        wanted[start : start + 3] = [_has_statistics(recording)] * 3
+    for start, recording in ((8, target), (11, golden)):  # overflowing calls have no statistics
+        seen = (leaf for record in recording.records.values() for leaf in leaves(record.fields))
+        wanted[start : start + 3] = [any(values_of(leaf)[0] is not None for leaf in seen)] * 3
     wanted[-1] = any(row[-1] for row in rows) if with_stack is None else with_stack
     return Table([*compress(_COLUMNS, wanted)], [[*compress(row, wanted)] for row in rows]), advice
 
 
-def _has_statistics(recording: Recording) -> bool:
-    """Those of overflowing calls have none."""
-    leaves = (place.leaf for record in recording.records.values() for place in places(record))
-    return any(leaf is not None and values_of(leaf)[0] is not None for leaf in leaves)
-
-
 def _pairs(target: Recording, golden: Recording) -> Iterator[Pair]:
-    """Every place of the target; a call has a counterpart if all its tensors have one, and no more."""
-    for _, call in groupby(match(target, golden), key=lambda pair: str(pair.place.record.name)):
-        pairs = list(call)
-        is_whole = all(pair.target and pair.golden for pair in pairs)
-        for ours, theirs, *_ in pairs:
-            if ours is not None:
-                yield Pair(ours, theirs) if is_whole else Pair(ours, None, "No bench data matched.")
+    """Every place of the target; a call has a counterpart if all its places have one, and no more."""
+    for name, record in target.records.items():
+        ours, theirs = (list(places(one)) if one else [] for one in (record, golden.records.get(name)))
+        if [place.name for place in ours] == [place.name for place in theirs]:
+            yield from map(Pair, ours, theirs)
+        else:
+            yield from (Pair(place, None, _NO_BENCH) for place in ours)
 
 
 def _result(
-    pair: Pair, errors: TensorErrors | None, sides: tuple[Recording, Recording], cells: Sequence[list[Cell]]
+    pair: Pair, errors: TensorErrors | None, sides: tuple[Recording, Recording], cells: list[list[Cell]]
 ) -> Result:
     if errors is None:
-        return Result(_NAN, _NAN, pair.reason)
+        return Result(message=pair.reason)
     for path in map(file_of, sides, pair[:2]):
         if path is None or not os.path.isfile(path):
-            return Result(_NAN, _NAN, f"Dump file:{path} not found")
-    ours, theirs = cells
-    if ours[1] != theirs[1]:
-        logger().warning("%s: Dtype of NPU and bench Tensor do not match.", ours[0])
-    numbers = (cell for cell in (*ours[3:], *theirs[3:]) if isinstance(cell, float))
+            return Result(message=f"Dump file:{path} not found")
+    (name, dtype, _, *ours), (_, other, _, *theirs) = cells
+    if dtype != other:
+        logger().warning("%s: Dtype of NPU and bench Tensor do not match.", name)
+    numbers = (cell for cell in (*ours, *theirs) if isinstance(cell, float))
     return result_of(errors, all(map(math.isfinite, numbers)))
 
 
@@ -247,16 +251,3 @@ def _cells(place: Place | None) -> list[Cell]:
     dtype, shape, summary = old_files.described(place.leaf)
     name = str(place.leaf.data_name).removesuffix(".npy")
     return [name, dtype, str(shape), *(str(value) if value == [] else value for value in summary)]
-
-
-def _write(out: Path, suffix: str, table: Table, advice: Advice | None) -> None:
-    wanted, mark = wanted_in(out), f"_{suffix.removeprefix('_')}" if suffix else ""
-    path = name_of(wanted, "compare_result", mark, "csv")
-    write_csv(path, table)
-    logger().info("The comparison result is saved in: %s", path)
-    if advice is not None:
-        path = name_of(wanted, "advisor", mark, "txt")
-        write_whole(path, [f"{advice}\n".encode()])
-        if advice.line is not None:
-            logger().warning("Find %s accuracy not reached, the line is %d", advice.name, advice.line)
-        logger().info("The expert advice is saved in %s:\n%s", path, advice)

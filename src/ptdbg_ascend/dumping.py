@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msprobe.adapter import Adapter
 from msprobe.analyse.match import places
 from msprobe.capture.debugger import Debugger
 from msprobe.capture.overflow import OverflowRecorder
 from msprobe.capture.overflow_limit import Limit
+from msprobe.capture.overflow_verdict import VERDICTS
 from msprobe.capture.recorder import Recorder
 from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Stacks
@@ -28,44 +29,55 @@ from msprobe.store.tensor_file import encode_npy
 from ptdbg_ascend.failure import INVALID_PATH, CompareException, demand
 from ptdbg_ascend.old_files import STACK, SUFFIX, call_text, described, is_call, line_text, ours
 
+if TYPE_CHECKING:
+    from msprobe.pytorch.adapter import TorchAdapter
+
 MODES = ["all", "list", "range", "stack", "acl", "api_list", "api_stack"]
 SWITCHES = ("ON", "OFF")
 OVERFLOW = "overflow_check"  # no mode of a switch; there a single number counts, which has no dimension
 
 _PREFIXES = frozenset({"Functional", "Tensor", "Torch", "VF", "NPU"})  # of all calls the old format can name
 _SCOPE = "set_dump_switch, scope param set invalid, "
+_COUNTS = {  # of the names that a mode takes as scope
+    "list": (1, 1 << 30, "it's should not be an empty list."),
+    "range": (2, 2, "it's must be [start, end]."),
+    "stack": (0, 2, "it's must be [start, end] or []."),
+    "acl": (1, 1, "only one api name is supported in acl mode."),
+}
 _NO_APIS = "Current dump mode is 'api_list', but the content of api_list parameter is empty or valid."
 
 
 class Order(Scope):
     """Sees every call from register_hook on, so that they are counted; while it is not ON none is dumped."""
 
-    def __init__(self, mode: Any, scope: Any, api_list: Any, filter_switch: Any, dump_mode: Any) -> None:
+    def __init__(
+        self,
+        mode: Any = "all",
+        scope: Any = (),
+        api_list: Any = (),
+        filter_switch: Any = "ON",
+        dump_mode: Any = "all",
+        is_on: bool = True,
+    ) -> None:
         """The arguments of set_dump_switch; every mistake in them is told."""
-        demand(mode in MODES, f"Current mode '{mode}' is not supported. Please use the field in {MODES}")
         demand(filter_switch in SWITCHES, "Please set filter_switch with 'ON' or 'OFF'.")
         is_direction = dump_mode in ("all", "forward", "backward")
         demand(is_direction, "Please set dump_mode with 'all' or 'forward' or 'backward'.")
         for word, given in (("scope", scope), ("api_list", api_list)):
             is_list = isinstance(given, (list, tuple)) and all(isinstance(one, str) and one for one in given)
             demand(is_list, f"set_dump_switch, {word} is {given!r}; it must be a list of names.")
-        count = len(scope)
-        demand(mode != "list" or count, f"{_SCOPE}it's should not be an empty list.")
-        demand(mode != "range" or count == 2, f"{_SCOPE}it's must be [start, end].")
-        demand(mode != "stack" or count <= 2, f"{_SCOPE}it's must be [start, end] or [].")
-        demand(mode != "acl" or count == 1, f"{_SCOPE}only one api name is supported in acl mode.")
+        least, most, why = _COUNTS.get(mode, (0, 1 << 30, ""))
+        demand(least <= len(scope) <= most, _SCOPE + why)
         demand(mode != "api_list" or api_list, _NO_APIS)
-        is_range = mode == "range" or (mode == "stack" and count == 2)
+        is_range = mode in ("range", "stack") and len(scope) == 2
         for one in scope if is_range or mode == "acl" else ():
             demand(is_call(one), f"{_SCOPE}'{one}' is no name of a call, such as Tensor_abs_1_forward.")
-        named = [ours(one) for one in scope]
-        if mode == "api_list":
-            named = [f".{api.lower()}." for api in api_list]
+        named = [f".{api.lower()}." for api in api_list] if mode == "api_list" else list(map(ours, scope))
         is_list = mode in ("list", "stack", "api_list") and not is_range
         super().__init__(named if is_range else (), named if is_list else (), [dump_mode])
         self.mode = mode
         self.everything = filter_switch == "OFF"  # integers, booleans and plain values are dumped, too
-        self.is_on = True
+        self.is_on = is_on
         self.matched = 0  # calls that were dumped
 
     def enter(self, name: CallName) -> bool:
@@ -89,53 +101,42 @@ class Order(Scope):
         return self.everything or (is_float and has_element)
 
 
-class EveryOverflow(Limit):
-    """Counts as the old tool did: each call that gives NaN or an infinity, whoever has made it."""
-
-    def count(self, folder: object) -> int:
-        return self.met
-
-    def saved(self, path: Path | None) -> int:
-        """`path` is None where it could not be."""
-        return super().count(path)
-
-
-class Mounted(GuardedSink, Task):
+class Dump(GuardedSink, Task):
     """The task of a debugger, and where its records go: calls are counted, and dumped while it is ON."""
 
     saves_tensors = False
 
-    def __init__(self, adapter: Adapter, stacks: Stacks, folder: Path, most: int | None) -> None:
+    def __init__(self, adapter: TorchAdapter, folder: Path, most: int | None) -> None:
         """`most`: so many overflows end training; None: calls are dumped whether they overflow or not."""
         super().__init__(folder)
-        self.order = Order("all", (), (), "ON", "all")
-        self.order.is_on = False
-        self._is_overflow = most is not None
-        self._limit = EveryOverflow(-1 if most is None else most)
-        self._path: Path | None = None  # of the .pkl that records go to
+        self.order = Order(is_on=False)
+        self._limit = None if most is None else Limit(most, VERDICTS)
         self._begun: set[Path] = set()  # dumps of this run, which adds to them
-        self._stacks = stacks
-        self._debugger = Debugger(adapter, Config(dump_path="."), stacks, task=self)
+        own = os.path.dirname(__file__) + os.sep
+        self._stacks = Stacks((*adapter.hidden_files, own), adapter.frame_groups)
+        self._debugger = Debugger(adapter, Config(dump_path="."), self._stacks, task=self)
         self._debugger.start()
 
     def recorder(self, opening: Opening) -> Recorder:
         plan = opening.plan._replace(fills=lambda leaf: self.order.wants(leaf))
         parts = (opening.adapter, self, self.order, opening.stacks, plan)
-        self._recorder = OverflowRecorder(*parts, self._limit) if self._is_overflow else Recorder(*parts)
+        self._recorder = Recorder(*parts) if self._limit is None else OverflowRecorder(*parts, self._limit)
         return self._recorder
 
     def end_training(self) -> None:
-        self._limit.end_training()
+        if self._limit is not None:
+            self._limit.end_training()
 
     def start(self, order: Order, path: Path | None = None) -> None:
         """From here on these calls are dumped to this .pkl; without one, each to a dump of its own."""
         self.stop()
         if path is not None:
             try:
-                self._aim(path)
+                self._begin(path)
             except OSError as error:
                 why = f"{error.filename or path} cannot be written: {error.strerror or error}."
                 raise CompareException(f"set_dump_switch: {why}", INVALID_PATH) from error
+            self.folder, self.place = path.parent, path
         self.order = self._recorder.scope = order
 
     def stop(self) -> None:
@@ -146,53 +147,49 @@ class Mounted(GuardedSink, Task):
         if was_on and self.order.mode == "list":
             logger().info("The number of matched dump is %d", self.order.matched)
 
-    def release(self) -> None:
-        """Whoever dumps here again begins anew; a call of another thread that ends now is lost."""
-        self._path = None
+    def renew(self) -> None:
+        """Whoever dumps to the same files from here on begins anew."""
+        self.stop()
         self._begun.clear()
 
     def close(self) -> None:
         self._debugger.close()
 
-    def append(self, record: Record) -> None:
-        # What raised gave nothing, and what checkpointing runs again has its lines.
-        if "exception" not in record.fields and not record.fields.get("is_recompute"):
-            super().append(record)
-
-    def _aim(self, path: Path) -> None:
+    def _begin(self, path: Path) -> None:
         """Begin a dump, and replace what lay there; no link on the way to it is followed."""
-        if path not in self._begun:
-            make_below(path.parents[2], path.parent)
-            data = path.with_suffix("")
-            if data.is_symlink():
-                data.unlink()
-            for old in data.glob("*.npy"):
-                old.unlink()
-            write_whole(path, [])
-            self._begun.add(path)
-        self.folder, self._path = path.parent, path
+        if path in self._begun:
+            return
+        make_below(path.parents[2], path.parent)
+        data = path.with_suffix("")
+        if data.is_symlink():
+            data.unlink()
+        for old in data.glob("*.npy"):
+            old.unlink()
+        write_whole(path, [])
+        self._begun.add(path)
 
     def _write(self, record: Record) -> None:
-        if not self._is_overflow:
-            self._dump(record)
+        if "exception" in record.fields or record.fields.get("is_recompute"):
+            return  # what raised gave nothing, and what checkpointing runs again has its lines
+        if self._limit is None:
+            assert self.place is not None
+            self._dump(record, self.place)
             return
+        self.place, number = None, self._limit.met + 1
         stamp = time.strftime("%Y%m%d_%H%M%S", time.gmtime())
-        path = self.folder / f"Overflow_info_{stamp}_{self._limit.met + 1}{SUFFIX}"
-        try:
-            self._aim(path)
-            self._dump(record)
-        except OSError:
-            self._limit.saved(None)
-            raise
+        path = self.folder / f"Overflow_info_{stamp}_{number}{SUFFIX}"
+        self._begin(path)
+        self._dump(record, path)
+        self.place = path
         told = f"module name :'{call_text(record.name)}' is overflow and dump file is saved in '{path}'."
-        logger().warning("[overflow %d times]: %s", self._limit.saved(path), told)
+        logger().warning("[overflow %d times]: %s", number, told)
 
-    def _dump(self, record: Record) -> None:
-        path, mode = self._path, self.order.mode
-        assert path is not None
-        lines = list(self._lines(record, path.with_suffix("")))
+    def _dump(self, record: Record, path: Path) -> None:
+        mode, lines = self.order.mode, list(self._lines(record, path.with_suffix("")))
         if mode not in ("all", "api_list"):
-            lines.insert(len(lines) if mode == "api_stack" else 0, self._stack(record))
+            stack = record.stack or self._stacks.here().stack  # of gradients, where backward was called
+            line = [f"{call_text(record.name)}_{STACK}", list(map(Frame.parse, stack.frames))]
+            lines.insert(len(lines) if mode == "api_stack" else 0, line)
         append_to(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
         self.order.matched += 1
 
@@ -207,10 +204,9 @@ class Mounted(GuardedSink, Task):
                 content = leaf.content if isinstance(leaf, Filled) else number_data(leaf.value)
                 if content is not None:
                     write_whole(make_below(data.parent, data) / f"{text}.npy", encode_npy(content))
-                line = [text, 101 if self._is_overflow else 1, [], *described(leaf)]  # 101: no statistics
-                yield line[:5] if self._is_overflow else line
-
-    def _stack(self, record: Record) -> list[Any]:
-        """Where the call was made; of gradients, where backward was."""
-        stack = record.stack or self._stacks.here().stack
-        return [f"{call_text(record.name)}_{STACK}", list(map(Frame.parse, stack.frames))]
+                dtype, shape, summary = described(leaf)
+                yield (
+                    [text, 1, [], dtype, shape, summary]
+                    if self._limit is None
+                    else [text, 101, [], dtype, shape]
+                )

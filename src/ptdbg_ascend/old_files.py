@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msprobe.analyse.measure import values_of
 from msprobe.errors import RecordingError
-from msprobe.log import logger
 from msprobe.name import BACKWARD, FORWARD, CallName, call_owner
-from msprobe.record import Frame, Header, Leaf, Record, Recording, Stack
+from msprobe.record import Frame, Header, Leaf, Recording, Stack
 from msprobe.store.dump_json import decode_leaf
-from msprobe.store.formats import Source
-from msprobe.store.layout import open_regular, rank_folders, step_and_rank
+from msprobe.store.formats import gathered, json_lines
+from msprobe.store.layout import step_and_rank
 
 SUFFIX = ".pkl"
 STACK = "stack_info"
-# A line: its name, its call, the slot in it (input.1.0, output.0) or STACK, and what was seen there.
-Line = tuple[str, CallName, str, Leaf | Stack]
 
 _CALL = r"([A-Za-z]{1,40})_([\w.]{1,200})_(0|[1-9][0-9]{0,17})_(forward|backward)"
 _PLACE = r"_(?:(input|output)((?:\.(?:0|[1-9][0-9]{0,5})){0,100})|stack_info)"
 _BEGINNING = re.compile(r"([A-Za-z]+)(?:_(.+?))?(?:_([0-9]+))?(?:_(forward|backward))?", re.ASCII)
+_PLAIN = re.compile(r"<class '(\w{1,40})'>")
+_LINE = (
+    "a line of a ptdbg_ascend dump: such a line is a list of JSON, not too long, which begins with a name as "
+    "Functional_linear_0_forward_input.0. Pickles are never loaded."
+)
 # They give a tuple also where it holds one tensor; the old names count what is in a tuple, and nothing else.
 _GIVE_TUPLES = frozenset(
     {"split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk", "unsafe_chunk"}
     | {"unsafe_split", "unsafe_split_with_sizes", "unbind", "broadcast_tensors", "meshgrid"}
 )
-_LONGEST_LINE = 1 << 24
-_PLAIN = re.compile(r"<class '(\w{1,40})'>")
+
+
+class Line(NamedTuple):
+    """Its name, its call, the slot in it (input.1.0, output.0) or STACK, and what was seen there."""
+
+    text: str
+    call: CallName
+    slot: str
+    seen: Leaf | Stack
 
 
 def parse(text: str) -> tuple[CallName, str]:
@@ -68,59 +75,29 @@ def ours(text: str) -> str:
     return ".".join(filter(None, found.groups())) if found else text
 
 
-def find(path: Path) -> list[Source]:
-    """The dumps at a path: a .pkl, the folder of a rank, or one of rank folders."""
-    found = [path] if path.suffix == SUFFIX and path.is_file() else []
-    for folder in [path, *rank_folders(path, 1)] if path.is_dir() else ():
-        dumps = dumps_in(folder)
-        if len(dumps) > 1:
-            some = ", ".join(dump.name for dump in dumps[:4])
-            raise RecordingError(f"{folder} holds {len(dumps)} dumps, {some}: name the one that you mean.")
-        found += dumps
-    return [Source(dump, *step_and_rank(dump.absolute().parent)) for dump in found]
-
-
-def read_one(path: Path) -> Recording:
-    return recording(path, path.with_suffix(""), lines(path))
-
-
-def dumps_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
+def described(leaf: Leaf) -> tuple[str, str | list[int], list[Any]]:
+    """What a line says: dtype, shape, and max, min and mean, which empty tensors and booleans do not have."""
+    values = values_of(leaf)[:3]
+    has_none = None in values or leaf.type == "slice"
+    if leaf.is_tensor:
+        return str(leaf.dtype), list(leaf.shape or ()), [[] if has_none else float(value) for value in values]
+    return f"<class '{leaf.type}'>", "[]", [[] if has_none else value for value in values]
 
 
 def lines(path: Path) -> Iterator[Line]:
     """The lines of a dump, each checked; an OSError where the file cannot be read."""
-    with os.fdopen(open_regular(path), "rb") as stream:
-        for number, raw in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), b""), 1):
-            where, is_last = f"{path}, line {number}", not raw.endswith(b"\n")
-            try:
-                if raw.strip():
-                    yield _line(raw, where)
-            except RecordingError:
-                if number == 1 or not is_last or len(raw) > _LONGEST_LINE:
-                    raise
-                logger().warning("%s is torn, as by a run that was killed: it is left out.", where)
+    return json_lines(path, _line, _LINE)
 
 
-def _line(raw: bytes, where: str) -> Line:
-    try:
-        text, *fields = json.loads(raw if len(raw) <= _LONGEST_LINE else b"")
-        call, slot = parse(text)
-        if slot == STACK:
-            return text, call, slot, _stack(*fields)
-        told = _told(*fields)
-    except (ValueError, TypeError, RecursionError):  # also: no text, thousands of digits
-        raise RecordingError(
-            f"{where} is not a line of a ptdbg_ascend dump: such a line is a list of JSON, not too long, "
-            "which begins with a name as Functional_linear_0_forward_input.0. Pickles are never loaded."
-        ) from None
-    return text, call, slot, decode_leaf(told, where)._replace(data_name=f"{text}.npy")
-
-
-def _stack(frames: Any) -> Stack:
-    """Where a call was made, innermost first."""
-    parts = ((str(path), str(line), str(function), code) for path, line, function, code in frames)
-    return Stack(0, tuple(str(Frame(*frame)) for frame in parts))
+def _line(value: Any, where: str) -> Line:
+    text, *fields = value
+    call, slot = parse(text)
+    if slot == STACK:
+        (frames,) = fields
+        parts = (Frame(str(path), str(line), str(function), code) for path, line, function, code in frames)
+        return Line(text, call, slot, Stack(0, tuple(map(str, parts))))
+    leaf = decode_leaf(_told(*fields), where)
+    return Line(text, call, slot, leaf._replace(data_name=f"{text}.npy"))
 
 
 def _told(_step: Any, _none: Any, dtype: Any, shape: Any, summary: Any = ()) -> dict[str, Any]:
@@ -133,13 +110,8 @@ def _told(_step: Any, _none: Any, dtype: Any, shape: Any, summary: Any = ()) -> 
     return {"type": "torch.Tensor", "dtype": dtype, "shape": shape, **dict(statistics)}
 
 
-def described(leaf: Leaf) -> tuple[str, str | list[int], list[Any]]:
-    """What a line says: dtype, shape, and max, min and mean, which empty tensors and booleans do not have."""
-    values = values_of(leaf)[:3]
-    has_none = None in values or leaf.type == "slice"
-    if leaf.is_tensor:
-        return str(leaf.dtype), list(leaf.shape or ()), [[] if has_none else float(value) for value in values]
-    return f"<class '{leaf.type}'>", "[]", [[] if has_none else value for value in values]
+def read_one(path: Path) -> Recording:
+    return recording(path, path.with_suffix(""), lines(path))
 
 
 def recording(path: Path, data: Path, found: Iterable[Line]) -> Recording:
@@ -150,19 +122,7 @@ def recording(path: Path, data: Path, found: Iterable[Line]) -> Recording:
     """
     if data.is_symlink():
         raise RecordingError(f"{data} is a link, and links are not followed.")
-    records: dict[str, Record] = {}
-    for text, call, slot, seen in found:
-        record = records.setdefault(str(call), Record(call, {}))
-        if isinstance(seen, Stack):
-            records[str(call)] = record._replace(stack=seen)
-            continue
-        tree: Any = record.fields
-        *above, last = slot.split(".")
-        for part in above:
-            tree = tree.setdefault(part, {})
-            if isinstance(tree, Leaf):
-                raise RecordingError(f"{path}: {text} lies within another value; the file is damaged.")
-        tree[last] = seen
     header = Header("tensor" if data.is_dir() else "statistics", "L1", "pytorch")
+    records = gathered((line[1:] for line in found), str(path))
     step, rank = step_and_rank(path.absolute().parent)
     return Recording(header, records, str(path.parent), step, rank, tensor_folder=str(data))

@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msprobe.adapter import Adapter
 from msprobe.capture.debugger import Debugger
-from msprobe.capture.stacks import Stacks
 from msprobe.config import Config, Tensor, load_acl_config
 from msprobe.errors import HardwareError
 from msprobe.log import logger
 from msprobe.store.layout import is_plain_name
 from ptdbg_ascend import __version__
-from ptdbg_ascend.dumping import OVERFLOW, SWITCHES, Mounted, Order
+from ptdbg_ascend.dumping import MODES, OVERFLOW, SWITCHES, Dump, Order
 from ptdbg_ascend.failure import INVALID_PATH, demand
 from ptdbg_ascend.old_files import SUFFIX, ours
+
+if TYPE_CHECKING:
+    from msprobe.pytorch.adapter import TorchAdapter
 
 DUMP = "acc_cmp_dump"
 TAG = "ptdbg_dump"
 
+_PREPARE = (
+    "Please disable the shuffle function of the dataset and the dropout function of the model before running "
+    "the program."
+)
+_NO_SEED = (
+    "seed_all was not called: from here on random numbers are fixed, by the seed 1234. A model made before "
+    "has other weights in each run; call seed_all() first."
+)
 _NO_RANK = "register_hook was given no rank and finds none: it dumps to rank0. If more train, name each."
 _NO_ACL = "dump_mode='acl' finds no overflows: nothing was dumped. Find the call with dump_mode='api' first."
 _OTHER_MODE = "mode='acl' belongs to register_hook(dump_mode='acl'), and every other mode to one without it."
-_NO_GRADIENTS = "mode='acl' of a backward call needs set_backward_input before 'OFF': nothing was dumped."
+_NO_NPU = (
+    "set_dump_switch, mode='acl' needs torch_npu, which cannot be imported here: nothing was dumped. Dump {} "
+    "with mode='list' on this machine."
+)
 
 
 class Session:
@@ -34,11 +46,9 @@ class Session:
         self._folder = Path(f"{TAG}_v{__version__}")  # of the ranks
         self._name = ""  # of a dump
         self._rank = 0
-        self._hook = ""  # that was registered, by the process
-        self._process = 0
-        self._acl_config = ""  # says where kernel data go, with dump_mode acl
-        self._running: Mounted | Debugger | None = None  # what dumps calls, or kernel data
-        self._awaited = ""  # a backward call whose gradients set_backward_input will name
+        self._mounted = ("", "", 0)  # a hook, its dump_config with dump_mode acl, and its process
+        self._running: Dump | Debugger | None = None  # what dumps calls, or kernel data
+        self._kernels_of = ""  # a call that mode acl names
         self._is_seeded = False
 
     def seed_all(self, seed: int = 1234, mode: bool = False) -> None:
@@ -90,30 +100,20 @@ class Session:
             raise HardwareError(_NO_ACL)
         has_place = acl_config or name == OVERFLOW or self._name
         demand(has_place, "register_hook needs to know where to dump: call set_dump_path before it.")
-        logger().info(
-            "Please disable the shuffle function of the dataset and the dropout function of the model before "
-            "running the program."
-        )
+        logger().info(_PREPARE)
         if not self._is_seeded:
-            logger().warning(
-                "seed_all was not called: from here on random numbers are fixed, by the seed 1234. A model "
-                "made before has other weights in each run; call seed_all() first."
-            )
+            logger().warning(_NO_SEED)
             self.seed_all()
         logger().info("Start mounting the %s hook function to the model.", name)
+        before, self._mounted = self._mounted, (name, acl_config, os.getpid())
         adapter = TorchAdapter()
-        is_same = (self._hook, self._process, name, acl_config) == (DUMP, os.getpid(), DUMP, "")
-        if isinstance(self._running, Mounted) and is_same:  # for another model; calls are counted on
-            self._running.stop()
-            self._running.release()
+        self._rank = _rank_of(model, adapter) if rank is None else rank
+        if before == self._mounted and name == DUMP and isinstance(self._running, Dump):
+            self._running.renew()  # for another model; calls are counted on
         else:
             self.close()
-        self._rank = _rank_of(model, adapter) if rank is None else rank
-        self._hook, self._process, self._acl_config = name, os.getpid(), acl_config
-        if not acl_config and self._running is None:
-            stacks = Stacks((*adapter.hidden_files, os.path.dirname(__file__) + os.sep), adapter.frame_groups)
             most = overflow_nums if name == OVERFLOW else None
-            self._running = Mounted(adapter, stacks, self._rank_folder, most)
+            self._running = None if acl_config else Dump(adapter, self._rank_folder, most)
         if name == OVERFLOW:
             logger().info("overflow_check looks at values, and at the overflow register that torch_npu has.")
             self.set_overflow_check_switch("ON")
@@ -137,74 +137,70 @@ class Session:
         if not self._is_mounted(DUMP, "set_dump_switch"):
             return
         if switch == "OFF":
-            awaited, self._awaited = self._awaited, ""
-            demand(not awaited, _NO_GRADIENTS)
             if self._running is not None:
                 self._running.stop()
             return
+        demand(mode in MODES, f"Current mode '{mode}' is not supported. Please use the field in {MODES}")
         asked = Order(mode, scope, api_list, filter_switch, dump_mode)
-        demand((mode == "acl") == bool(self._acl_config), _OTHER_MODE)
-        if isinstance(self._running, Mounted):
+        demand((mode == "acl") == bool(self._mounted[1]), _OTHER_MODE)
+        if mode == "acl":
+            if asked.everything:
+                logger().info("set_dump_switch, filter_switch has no effect with mode='acl'.")
+            self._dump_kernels(scope[0])
+        elif isinstance(self._running, Dump):
             prefix = "api_stack_" if mode == "api_stack" else ""
             self._running.start(asked, self._rank_folder / f"{prefix}{self._name}{SUFFIX}")
-            return
-        if asked.everything:
-            logger().info("set_dump_switch, filter_switch has no effect with mode='acl'.")
-        self._dump_kernels(scope[0])
 
     def set_overflow_check_switch(self, switch: Any, filter_switch: Any = "ON") -> None:
         """Begin or end looking for overflows; without it all calls are looked at."""
         demand(switch in SWITCHES, "Please set overflow switch with 'ON' or 'OFF'.")
         demand(filter_switch in SWITCHES, "Please set overflow filter_switch with 'ON' or 'OFF'.")
-        if self._is_mounted(OVERFLOW, "set_overflow_check_switch") and isinstance(self._running, Mounted):
-            asked = Order("all", (), (), filter_switch, "all")
-            asked.mode, asked.is_on = OVERFLOW, switch == "ON"
-            self._running.start(asked)
+        if self._is_mounted(OVERFLOW, "set_overflow_check_switch") and isinstance(self._running, Dump):
+            self._running.start(Order(OVERFLOW, filter_switch=filter_switch, is_on=switch == "ON"))
 
     def _is_mounted(self, hook: str, function: str) -> bool:
-        is_here = self._hook and self._process == os.getpid()
-        demand(is_here, f"{function} needs a hook in this process: call register_hook before it.")
-        if self._hook != hook:
-            logger().warning("%s has no effect: register_hook was given %s.", function, self._hook)
-        return self._hook == hook
+        mounted, _, process = self._mounted
+        demand(
+            process == os.getpid(), f"{function} needs a hook in this process: call register_hook before it."
+        )
+        if mounted != hook:
+            logger().warning("%s has no effect: register_hook was given %s.", function, mounted)
+        return mounted == hook
 
     def set_backward_input(self, backward_input: Any) -> None:
         """The gradients, .npy files of an earlier dump, that mode acl runs a backward call with."""
         files = backward_input if isinstance(backward_input, (list, tuple)) else ()
         is_good = files and all(str(file).endswith(".npy") and os.path.isfile(file) for file in files)
         demand(is_good, f"set_backward_input takes .npy files that exist, not {backward_input!r}.")
-        awaited, self._awaited = self._awaited, ""
-        demand(awaited, "set_backward_input needs a backward call: call set_dump_switch with one before it.")
-        self._dump_kernels(awaited, *map(str, files))
+        is_backward = self._kernels_of.endswith("_backward")
+        demand(
+            is_backward, "set_backward_input needs a backward call: call set_dump_switch with one before it."
+        )
+        self._dump_kernels(self._kernels_of, *map(str, files))
 
     def _dump_kernels(self, name: str, *gradients: str) -> None:
+        """Have torch_npu dump what one call computes; of a backward call, with these gradients."""
         from msprobe.pytorch.debugger import TorchDebugger
 
-        if name.endswith("_backward") and not gradients:
-            self._awaited = name
-            return
-        acl, section = self._acl_config, Tensor(scope=(ours(name),), backward_input=gradients)
-        config = Config(
-            dump_path=".", task="tensor", level="L2", acl_config=acl, rm_dropout=False, section=section
-        )
+        self.close()
+        section = Tensor(scope=(ours(name),), backward_input=gradients)
         try:
-            kernels = TorchDebugger(config, None)
+            self._running = TorchDebugger(
+                Config(
+                    dump_path=".", task="tensor", level="L2", acl_config=self._mounted[1], section=section
+                ),
+                None,
+            )
         except HardwareError:
-            raise HardwareError(
-                "set_dump_switch, mode='acl' needs torch_npu, which cannot be imported here: nothing was "
-                f"dumped. Dump {name} with mode='list' on this machine."
-            ) from None
-        if self._running is not None:
-            self._running.close()
-        self._running = kernels
-        kernels.start()
+            raise HardwareError(_NO_NPU.format(name)) from None
+        self._kernels_of = name
+        self._running.start()
 
     def close(self) -> None:
-        """Leave everything as it was before register_hook."""
+        """Follow no call any more."""
         if self._running is not None:
             self._running.close()
-        self._running = None
-        self._hook = self._awaited = ""
+        self._running, self._kernels_of = None, ""
 
 
 def _checked_config(dump_config: Any) -> str:
@@ -219,7 +215,7 @@ def _checked_config(dump_config: Any) -> str:
     return path
 
 
-def _rank_of(model: Any, adapter: Adapter) -> int:
+def _rank_of(model: Any, adapter: TorchAdapter) -> int:
     """The number of the model's device, or the rank of this process."""
     parameter = next(iter(model.parameters()), None)
     index: int | None = getattr(getattr(parameter, "device", None), "index", None)

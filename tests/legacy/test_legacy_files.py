@@ -184,7 +184,7 @@ DAMAGED: list[tuple[bytes | str, str]] = [
     (GOOD.replace('"torch.float32"', "5"), NO_LINE),
     (
         f"{GOOD}\n{GOOD.replace('input.0', 'input.0.1')}",
-        "d.pkl: Torch_abs_0_forward_input.0.1 lies within another value; the file is damaged",
+        "d.pkl: input.0.1 of Torch.abs.0.forward lies within a value; the file is damaged",
     ),
     ('["Torch_abs_0_forward_stack_info", 5]', NO_LINE),
     ('["Torch_abs_0_forward_stack_info", [["a", "1", "f"]]]', NO_LINE),

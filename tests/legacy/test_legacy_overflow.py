@@ -211,9 +211,10 @@ def test_without_torch_npu_a_kernel_dump_is_one_sentence(
     monkeypatch.delenv("TASK_QUEUE_ENABLE", raising=False)
     old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump, dump_mode="acl", dump_config=acl)
     assert any("TASK_QUEUE_ENABLE is not 0" in text for text in told)
-    with pytest.raises(HardwareError, match="cannot be imported here: nothing was dumped") as caught:
-        old.set_dump_switch("ON", mode="acl", scope=["Tensor_permute_1_forward"], filter_switch="OFF")
-    assert "Dump Tensor_permute_1_forward with mode='list'" in str(caught.value)
+    for name in ("Tensor_permute_1_backward", "Tensor_permute_1_forward"):
+        with pytest.raises(HardwareError, match="cannot be imported here: nothing was dumped") as caught:
+            old.set_dump_switch("ON", mode="acl", scope=[name], filter_switch="OFF")
+        assert f"Dump {name} with mode='list'" in str(caught.value)
     assert told[-1] == "set_dump_switch, filter_switch has no effect with mode='acl'."
     assert sorted(path.name for path in Path().iterdir()) == ["dump.json", "kernels"]
     assert not list(Path("kernels").iterdir())
@@ -223,22 +224,36 @@ def test_without_torch_npu_a_kernel_dump_is_one_sentence(
 @pytest.mark.spec("L061", "LEG")
 @pytest.mark.spec("L103", "LEG")
 @pytest.mark.spec("R20", "LEG")
-def test_a_backward_call_needs_its_gradients(old: Any, acl: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch_npu", None)
+def test_gradients_of_a_backward_call_are_checked(old: Any, acl: str, npu: list[str]) -> None:
     np.save("Functional_conv2d_1_backward_input.0.npy", np.ones(2))
+    files = ["Functional_conv2d_1_backward_input.0.npy"]
     old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump, dump_mode="acl", dump_config=acl)
     with pytest.raises(CompareException, match="call set_dump_switch with one before it"):
-        old.set_backward_input(["Functional_conv2d_1_backward_input.0.npy"])
-    old.set_dump_switch("ON", mode="acl", scope=["Functional_conv2d_1_backward"])
-    with pytest.raises(CompareException, match="a backward call needs set_backward_input before 'OFF'"):
-        old.set_dump_switch("OFF")
+        old.set_backward_input(files)
+    old.set_dump_switch("ON", mode="acl", scope=["Functional_conv2d_1_forward"])
+    with pytest.raises(CompareException, match="set_backward_input needs a backward call"):
+        old.set_backward_input(files)
     old.set_dump_switch("ON", mode="acl", scope=["Functional_conv2d_1_backward"])
     gone = "acl_dump_xxx//Functional_conv2d_1_backward_input.0.npy"
     for wrong in ("x.npy", [], [3], [gone], ["dump.json"]):
-        with pytest.raises(CompareException, match="set_backward_input"):
+        with pytest.raises(CompareException, match="set_backward_input takes .npy files that exist"):
             old.set_backward_input(wrong)
-    with pytest.raises(HardwareError, match="nothing was dumped"):
-        old.set_backward_input(["Functional_conv2d_1_backward_input.0.npy"])
+    old.set_backward_input(files)
+
+
+@pytest.mark.spec("L048", "LEG")
+def test_a_backward_call_without_its_gradients_is_not_dumped(
+    old: Any, acl: str, npu: list[str], told: list[str]
+) -> None:
+    old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump, dump_mode="acl", dump_config=acl)
+    npu.clear()
+    old.set_dump_switch("ON", mode="acl", scope=["Torch_neg_0_backward"])
+    torch.neg(torch.ones(2, requires_grad=True))
+    old.set_dump_switch("OFF")
+    assert npu == []
+    assert any(
+        "Torch.neg.0.backward could not be dumped" in text and "backward_input []" in text for text in told
+    )
 
 
 @pytest.mark.spec("L034", "LEG")

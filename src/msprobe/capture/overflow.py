@@ -11,7 +11,7 @@ from msprobe.adapter import Adapter, Api
 from msprobe.capture.calls import Call
 from msprobe.capture.overflow_judge import Held, Judge, given_to, made_by, slots
 from msprobe.capture.overflow_limit import Limit
-from msprobe.capture.overflow_verdict import ENTERED, PASSED_ON, PRODUCER, kinds_of
+from msprobe.capture.overflow_verdict import ENTERED, PASSED_ON, PRODUCER, VERDICTS, kinds_of
 from msprobe.capture.recorder import Plan, Recorder
 from msprobe.capture.scope import Scope
 from msprobe.capture.sink import FolderSink
@@ -25,7 +25,6 @@ from msprobe.store.layout import OVERFLOWS
 from msprobe.store.overflow_csv import Overflow
 from msprobe.store.tensors import file_name
 
-_VERDICTS = (PRODUCER, PASSED_ON, ENTERED)
 _ARGUMENTS = ("input.", "kwargs.")  # their slots begin so
 _ASSIGNING = "assign"  # MindSpore's functions that change their first argument are called so
 _MOST_TOLD = 10  # producers named in the log for each step; overflow.csv has all of them
@@ -183,7 +182,7 @@ class OverflowRecorder(Recorder):
     def _tell(self, overflow: Overflow) -> None:
         self._verdicts[overflow.verdict] += 1
         is_producer, is_written = overflow.verdict == PRODUCER, self._is_noted(overflow)
-        number = self._limit.count(self._writer.folder if is_written else None) if is_producer else 0
+        number = self._limit.count(overflow.verdict, self._writer.place if is_written else None)
         if self._is_told(overflow.verdict, is_written):
             logger().warning("%s", _producer_told(overflow, number) if is_producer else _given_told(overflow))
 
@@ -219,7 +218,7 @@ class OverflowRecorder(Recorder):
         elif not self._verdicts:
             logger().info("step %d: no overflow in %s.", step, counted(self._judged, "record"))
         else:
-            kinds = [f"{word}: {count}" for word in _VERDICTS if (count := self._verdicts[word])]
+            kinds = [f"{word}: {count}" for word in VERDICTS if (count := self._verdicts[word])]
             unnoted = self._verdicts.total() - self._noted
             lacking = f", which lacks {unnoted} of them" if unnoted else ""
             written = f"see {overflow_csv.path(self._writer.folder)}{lacking}"

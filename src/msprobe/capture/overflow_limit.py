@@ -1,23 +1,29 @@
-"""When overflows end training: at the N-th producer of a run, where training can take an exception."""
+"""When overflows end training: at the N-th of a run that counts, where training can take an exception."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from msprobe.capture.overflow_verdict import PRODUCER
 from msprobe.errors import OverflowLimitReached
 
 
 class Limit:
-    """How many producers a run has met, and when that ends training. One for all recordings of a run."""
+    """How many overflows a run has met, and when that ends training. One for all recordings of a run."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, verdicts: Collection[str] = (PRODUCER,)) -> None:
         self._most = most  # -1: never
-        self._folder: object = None  # of the recording that holds the last one, if it could be written
+        self._verdicts = verdicts  # of the overflows that count
+        self._place: object = None  # of the record of the last one, if it could be written
         self.met = 0
         self.over = False
 
-    def count(self, folder: object) -> int:
-        self.met += 1
-        if self._most == -1 or self.met <= self._most:
-            self._folder = folder
+    def count(self, verdict: str, place: object) -> int:
+        """How many there are, with this one."""
+        if verdict in self._verdicts:
+            self.met += 1
+            if self._most == -1 or self.met <= self._most:
+                self._place = place
         return self.met
 
     @property
@@ -28,7 +34,7 @@ class Limit:
         """Raise, once, if it is time to. Only where training can take it: not while backward runs."""
         if self.is_due:
             self.over = True
-            saved = f"dump file is saved in '{self._folder}'"
+            saved = f"dump file is saved in '{self._place}'"
             raise OverflowLimitReached(
-                f"[overflow {self.met} times]: {saved if self._folder else 'no dump file could be saved'}."
+                f"[overflow {self.met} times]: {saved if self._place else 'no dump file could be saved'}."
             )

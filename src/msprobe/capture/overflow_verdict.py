@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from msprobe.name import CallName
 from msprobe.record import Leaf
 
-PRODUCER, PASSED_ON, ENTERED = "producer", "passed on", "entered"
+VERDICTS = PRODUCER, PASSED_ON, ENTERED = "producer", "passed on", "entered"
 
 Kinds: TypeAlias = frozenset[str]  # of numbers that are not finite; which they are says NAN, INF, MINUS_INF
 NAN, INF, MINUS_INF = "nan", "inf", "-inf"

@@ -56,6 +56,11 @@ class FolderSink(RecordSink, Protocol):
     @property
     def folder(self) -> Path: ...
 
+    @property
+    def place(self) -> Path | None:
+        """Where the last record lies: in the folder, or in a file of its own; None if it was lost."""
+        ...
+
     def publish(self, left_out: Mapping[str, int] | None = None) -> None:
         """Bring its files up to date."""
         ...

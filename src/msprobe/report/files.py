@@ -74,6 +74,18 @@ def name_of(wanted: Wanted, what: str, mark: str, suffix: str) -> Path:
     return wanted.folder / f"{what}{mark}_{wanted.stamp}.{suffix}"
 
 
+def write_table(wanted: Wanted, what: str, mark: str, rows: Table) -> Path:
+    path = name_of(wanted, what, mark, "csv" if wanted.as_csv else "xlsx")
+    (write_csv if wanted.as_csv else write_xlsx)(path, rows)
+    return path
+
+
+def write_advice(wanted: Wanted, mark: str, advice: Advice) -> Path:
+    path = name_of(wanted, "advisor", mark, "txt")
+    write_whole(path, [f"{advice}\n".encode()])
+    return path
+
+
 def write_files(
     comparison: Comparison,
     wanted: Wanted,
@@ -82,13 +94,11 @@ def write_files(
     siblings: Sequence[tuple[str, str]] = (),
 ) -> Written:
     """What one rank at one step leaves; `siblings` are the labels and marks of the others."""
-    path = name_of(wanted, "compare_result", mark, "csv" if wanted.as_csv else "xlsx")
-    (write_csv if wanted.as_csv else write_xlsx)(path, table(comparison, with_stack=wanted.with_stack))
+    path = write_table(wanted, "compare_result", mark, table(comparison, with_stack=wanted.with_stack))
     if wanted.only_table:
         return Written(path)
     advice = advise(comparison.findings)
-    advice_file = name_of(wanted, "advisor", mark, "txt")
-    write_whole(advice_file, [f"{advice}\n".encode()])
+    advice_file = write_advice(wanted, mark, advice)
     page = name_of(wanted, "compare_result", mark, "html")
     others = [(label, name_of(wanted, "compare_result", other, "html").name) for label, other in siblings]
     write_page(page, comparison, others=others, next_config=_config(found).decode() if found else "")
@@ -107,9 +117,7 @@ def _config(found: Plan) -> bytes:
 
 def write_overview(wanted: Wanted, outcomes: Sequence[Outcome]) -> Path:
     """One row for each step and rank."""
-    path = name_of(wanted, "compare_summary", "", "csv" if wanted.as_csv else "xlsx")
-    (write_csv if wanted.as_csv else write_xlsx)(path, _overview(outcomes))
-    return path
+    return write_table(wanted, "compare_summary", "", _overview(outcomes))
 
 
 def _overview(outcomes: Sequence[Outcome]) -> Table:

@@ -21,6 +21,7 @@ class GuardedSink:
 
     def __init__(self, folder: Path, told: Told | None = None) -> None:
         self.folder = folder
+        self.place: Path | None = folder  # of the last record
         self.records = 0
         self.lost = 0  # records that the disk did not take
         self._troubles = Troubles(told or Told())
