@@ -13,6 +13,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
+from leaving import leave
 from nets import WIDTH, Gpt, gpt_loss
 
 STEPS = 2
@@ -71,3 +72,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

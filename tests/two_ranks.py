@@ -14,6 +14,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed import all_reduce as bound_early
 
+from leaving import leave
 from msprobe.pytorch import PrecisionDebugger, seed_all
 from msprobe.pytorch import debugger as bound
 
@@ -202,3 +203,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

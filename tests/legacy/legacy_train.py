@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from leaving import leave
 from ptdbg_ascend import *  # noqa: F403  # as every old script begins
 from ptdbg_ascend import session
 
@@ -52,3 +53,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -87,8 +87,14 @@ def test_two_cards(old: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-W", "ignore", str(TESTS / "legacy_train.py")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     started = [
-        subprocess.Popen([*command, str(rank), str(port), str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(rank), str(port), str(tmp_path)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in (0, 1)
     ]
     for process in started:
