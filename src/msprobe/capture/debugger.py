@@ -131,6 +131,7 @@ class Debugger:
         if self._pid == os.getpid():
             self._finish()
             self._run.close()
+            self._task.close()
 
     # --- how it is done ---
 

@@ -49,6 +49,10 @@ class Task(Protocol):
         """After stop() and step(), when the recording is complete: raise if training ends here."""
         return
 
+    def close(self) -> None:
+        """The run is over."""
+        return
+
 
 class Recording(Task):
     """Tasks statistics and tensor: every call is written."""

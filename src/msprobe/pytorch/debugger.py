@@ -10,6 +10,7 @@ from msprobe.capture.debugger import Debugger
 from msprobe.capture.door import Door
 from msprobe.capture.single import Single
 from msprobe.capture.stacks import Stacks
+from msprobe.capture.tasks import Task
 from msprobe.config import Config, Scene, Tensor
 from msprobe.errors import UsageError
 from msprobe.pytorch.adapter import TorchAdapter
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class TorchDebugger(Debugger):
     """The Debugger with what only PyTorch has: a model given early, seeds, dropout, kernel dumps."""
 
-    def __init__(self, config: Config, model: Any) -> None:
+    def __init__(self, config: Config, model: Any = None, task: Task | None = None) -> None:
         if config.enable_dataloader and config.level in ("L0", "mix") and model is None:
             raise UsageError(
                 f"level {config.level} records modules, and with enable_dataloader nobody calls start(); "
@@ -36,10 +37,7 @@ class TorchDebugger(Debugger):
         self._at_close: list[Undo] = []
         adapter = TorchAdapter()
         stacks = Stacks(adapter.hidden_files, adapter.frame_groups)
-        online = _online(config)
-        super().__init__(adapter, config, stacks, TorchReplay(), online)
-        if online is not None:
-            self._at_close.append(online.close)
+        super().__init__(adapter, config, stacks, TorchReplay(), task)
         self.adapter = adapter
         self.register, self.forget = adapter.custom.register, adapter.custom.forget
         self._model = model
@@ -116,7 +114,7 @@ class PrecisionDebugger(Door):
             models_of(model)
         self.open(
             config_path,
-            lambda config: TorchDebugger(config, model),
+            lambda config: TorchDebugger(config, model, _online(config)),
             task=task,
             dump_path=dump_path,
             level=level,
