@@ -9,12 +9,30 @@ import warnings
 from importlib import import_module
 from typing import Any
 
+from msprobe.errors import UsageError
+
 __version__ = "2.3"
 
+_COMPARING = ("compare", "compare_distributed", "parse")
 _RECORDING = ("acc_cmp_dump", "overflow_check", "register_hook", "seed_all", "set_backward_input")
 _SWITCHING = ("set_dump_path", "set_dump_switch", "set_overflow_check_switch")
-_COMPARING = ("compare", "compare_distributed", "parse")
-__all__ = [*_RECORDING, *_SWITCHING, *_COMPARING]
+__all__ = [*_COMPARING, *_RECORDING, *_SWITCHING]
+
+INVALID_PATH, INVALID_PARAM = 1, 11  # the numbers that the old tool gave to kinds of errors
+
+
+class CompareException(UsageError):
+    """What an old script may catch; `code` is the exit status where the old function ended the process."""
+
+    def __init__(self, sentence: str, code: int = INVALID_PARAM) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def demand(condition: object, sentence: str, code: int = INVALID_PARAM) -> None:
+    """Go on if this holds; the sentence says why it must."""
+    if not condition:
+        raise CompareException(sentence, code)
 
 
 def __getattr__(name: str) -> Any:
@@ -28,6 +46,6 @@ def __getattr__(name: str) -> Any:
         stacklevel=2,
     )
     session, comparing = (import_module(f"{__name__}.{module}") for module in ("session", "comparing"))
-    found = {each: getattr(comparing if each in _COMPARING else session.the, each) for each in __all__}
+    found = {each: getattr(comparing if each in _COMPARING else session, each) for each in __all__}
     globals().update(found)
     return found[name]

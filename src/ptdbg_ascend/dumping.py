@@ -1,24 +1,20 @@
-"""Dumping as of old: which calls a script means, and how msprobe's records of them become its files."""
+"""Dumping as of old: which calls a switch means, and how msprobe's records of them become old files."""
 
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msprobe.analyse.match import places
-from msprobe.capture.debugger import Debugger
 from msprobe.capture.overflow import OverflowRecorder
 from msprobe.capture.overflow_limit import Limit
 from msprobe.capture.overflow_verdict import VERDICTS
 from msprobe.capture.recorder import Recorder
 from msprobe.capture.scope import Scope
-from msprobe.capture.stacks import Stacks
 from msprobe.capture.tasks import Opening, Task
-from msprobe.config import Config
 from msprobe.log import logger
 from msprobe.name import CallName
 from msprobe.record import Filled, Frame, Leaf, Record, number_type
@@ -26,59 +22,22 @@ from msprobe.store.dtypes import number_data
 from msprobe.store.guarded import GuardedSink
 from msprobe.store.layout import append_to, make_below, write_whole
 from msprobe.store.tensor_file import encode_npy
-from ptdbg_ascend.failure import INVALID_PATH, CompareException, demand
-from ptdbg_ascend.old_files import STACK, SUFFIX, call_text, described, is_call, line_text, ours
+from ptdbg_ascend.old_files import STACK, SUFFIX, call_text, described, line_text
 
-if TYPE_CHECKING:
-    from msprobe.pytorch.adapter import TorchAdapter
-
-MODES = ["all", "list", "range", "stack", "acl", "api_list", "api_stack"]
-SWITCHES = ("ON", "OFF")
+_PREFIXES = frozenset({"Functional", "Tensor", "Torch", "VF", "NPU"})  # of the calls that release 2.3 sees
 OVERFLOW = "overflow_check"  # no mode of a switch; there a single number counts, which has no dimension
-
-_PREFIXES = frozenset({"Functional", "Tensor", "Torch", "VF", "NPU"})  # of all calls the old format can name
-_SCOPE = "set_dump_switch, scope param set invalid, "
-_COUNTS = {  # of the names that a mode takes as scope
-    "list": (1, 1 << 30, "it's should not be an empty list."),
-    "range": (2, 2, "it's must be [start, end]."),
-    "stack": (0, 2, "it's must be [start, end] or []."),
-    "acl": (1, 1, "only one api name is supported in acl mode."),
-}
-_NO_APIS = "Current dump mode is 'api_list', but the content of api_list parameter is empty or valid."
 
 
 class Order(Scope):
     """Sees every call from register_hook on, so that they are counted; while it is not ON none is dumped."""
 
-    def __init__(
-        self,
-        mode: Any = "all",
-        scope: Any = (),
-        api_list: Any = (),
-        filter_switch: Any = "ON",
-        dump_mode: Any = "all",
-        is_on: bool = True,
-    ) -> None:
-        """The arguments of set_dump_switch; every mistake in them is told."""
-        demand(filter_switch in SWITCHES, "Please set filter_switch with 'ON' or 'OFF'.")
-        is_direction = dump_mode in ("all", "forward", "backward")
-        demand(is_direction, "Please set dump_mode with 'all' or 'forward' or 'backward'.")
-        for word, given in (("scope", scope), ("api_list", api_list)):
-            is_list = isinstance(given, (list, tuple)) and all(isinstance(one, str) and one for one in given)
-            demand(is_list, f"set_dump_switch, {word} is {given!r}; it must be a list of names.")
-        least, most, why = _COUNTS.get(mode, (0, 1 << 30, ""))
-        demand(least <= len(scope) <= most, _SCOPE + why)
-        demand(mode != "api_list" or api_list, _NO_APIS)
-        is_range = mode in ("range", "stack") and len(scope) == 2
-        for one in scope if is_range or mode == "acl" else ():
-            demand(is_call(one), f"{_SCOPE}'{one}' is no name of a call, such as Tensor_abs_1_forward.")
-        named = [f".{api.lower()}." for api in api_list] if mode == "api_list" else list(map(ours, scope))
-        is_list = mode in ("list", "stack", "api_list") and not is_range
-        super().__init__(named if is_range else (), named if is_list else (), [dump_mode])
-        self.mode = mode
-        self.everything = filter_switch == "OFF"  # integers, booleans and plain values are dumped, too
-        self.is_on = is_on
-        self.matched = 0  # calls that were dumped
+    is_on = False
+
+    def __init__(self, mode: str, named: Sequence[str] = (), side: str = "all", whole: bool = False) -> None:
+        """`named`: calls, as msprobe calls them; `whole`: not only tensors of floating point are dumped."""
+        is_range = mode in ("range", "stack") and len(named) == 2
+        super().__init__(named if is_range else (), () if is_range else named, [side])
+        self.mode, self._whole = mode, whole
 
     def enter(self, name: CallName) -> bool:
         if not self.is_on:
@@ -95,10 +54,10 @@ class Order(Scope):
         if self.mode == "stack":
             return False
         if not leaf.is_tensor or leaf.type == "numpy.ndarray":  # which the old tool did not look at
-            return self.everything and leaf.type in ("bool", "int", "float", "slice")
+            return self._whole and leaf.type in ("bool", "int", "float", "slice")
         is_float = number_type(leaf.dtype).startswith(("float", "bfloat"))
         has_element = 0 not in (leaf.shape or ()) and (bool(leaf.shape) or self.mode == OVERFLOW)
-        return self.everything or (is_float and has_element)
+        return self._whole or (is_float and has_element)
 
 
 class Dump(GuardedSink, Task):
@@ -106,54 +65,42 @@ class Dump(GuardedSink, Task):
 
     saves_tensors = False
 
-    def __init__(self, adapter: TorchAdapter, folder: Path, most: int | None) -> None:
+    def __init__(self, folder: Path, most: int | None) -> None:
         """`most`: so many overflows end training; None: calls are dumped whether they overflow or not."""
         super().__init__(folder)
-        self.order = Order(is_on=False)
         self._limit = None if most is None else Limit(most, VERDICTS)
+        self._order = Order("all")
+        self._matched = 0  # calls that were dumped since ON
         self._begun: set[Path] = set()  # dumps of this run, which adds to them
-        own = os.path.dirname(__file__) + os.sep
-        self._stacks = Stacks((*adapter.hidden_files, own), adapter.frame_groups)
-        self._debugger = Debugger(adapter, Config(dump_path="."), self._stacks, task=self)
-        self._debugger.start()
 
     def recorder(self, opening: Opening) -> Recorder:
-        plan = opening.plan._replace(fills=lambda leaf: self.order.wants(leaf))
-        parts = (opening.adapter, self, self.order, opening.stacks, plan)
+        plan = opening.plan._replace(fills=lambda leaf: self._order.wants(leaf))
+        parts = (opening.adapter, self, self._order, opening.stacks, plan)
         self._recorder = Recorder(*parts) if self._limit is None else OverflowRecorder(*parts, self._limit)
+        self._stacks = opening.stacks
         return self._recorder
-
-    def end_training(self) -> None:
-        if self._limit is not None:
-            self._limit.end_training()
 
     def start(self, order: Order, path: Path | None = None) -> None:
         """From here on these calls are dumped to this .pkl; without one, each to a dump of its own."""
         self.stop()
         if path is not None:
-            try:
-                self._begin(path)
-            except OSError as error:
-                why = f"{error.filename or path} cannot be written: {error.strerror or error}."
-                raise CompareException(f"set_dump_switch: {why}", INVALID_PATH) from error
-            self.folder, self.place = path.parent, path
-        self.order = self._recorder.scope = order
+            self._begin(path)
+            self.folder, self._path = path.parent, path
+        self._order = self._recorder.scope = order
+        self._order.is_on, self._matched = True, 0
 
     def stop(self) -> None:
         """Calls are counted on; what waits on a device is written."""
-        was_on, self.order.is_on = self.order.is_on, False
+        was_on, self._order.is_on = self._order.is_on, False
         with self._recorder.guarded("fetch the last statistics"):
             self._recorder.settle()
-        if was_on and self.order.mode == "list":
-            logger().info("The number of matched dump is %d", self.order.matched)
+        if was_on and self._order.mode == "list":
+            logger().info("The number of matched dump is %d", self._matched)
 
     def renew(self) -> None:
-        """Whoever dumps to the same files from here on begins anew."""
+        """Who dumps to the same files from here on begins anew."""
         self.stop()
         self._begun.clear()
-
-    def close(self) -> None:
-        self._debugger.close()
 
     def _begin(self, path: Path) -> None:
         """Begin a dump, and replace what lay there; no link on the way to it is followed."""
@@ -171,27 +118,21 @@ class Dump(GuardedSink, Task):
     def _write(self, record: Record) -> None:
         if "exception" in record.fields or record.fields.get("is_recompute"):
             return  # what raised gave nothing, and what checkpointing runs again has its lines
-        if self._limit is None:
-            assert self.place is not None
-            self._dump(record, self.place)
-            return
-        self.place, number = None, self._limit.met + 1
-        stamp = time.strftime("%Y%m%d_%H%M%S", time.gmtime())
-        path = self.folder / f"Overflow_info_{stamp}_{number}{SUFFIX}"
-        self._begin(path)
-        self._dump(record, path)
-        self.place = path
-        told = f"module name :'{call_text(record.name)}' is overflow and dump file is saved in '{path}'."
-        logger().warning("[overflow %d times]: %s", number, told)
-
-    def _dump(self, record: Record, path: Path) -> None:
-        mode, lines = self.order.mode, list(self._lines(record, path.with_suffix("")))
+        number = 0 if self._limit is None else self._limit.met + 1
+        if number:
+            stamp = time.strftime("%Y%m%d_%H%M%S", time.gmtime())
+            self._path, self.place = self.folder / f"Overflow_info_{stamp}_{number}{SUFFIX}", None
+            self._begin(self._path)
+        mode, lines = self._order.mode, list(self._lines(record, self._path.with_suffix("")))
         if mode not in ("all", "api_list"):
             stack = record.stack or self._stacks.here().stack  # of gradients, where backward was called
             line = [f"{call_text(record.name)}_{STACK}", list(map(Frame.parse, stack.frames))]
             lines.insert(len(lines) if mode == "api_stack" else 0, line)
-        append_to(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
-        self.order.matched += 1
+        append_to(self._path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+        self.place, self._matched = self._path, self._matched + 1
+        if number:
+            told = f"module name :'{call_text(record.name)}' is overflow and dump file is saved in"
+            logger().warning("[overflow %d times]: %s '%s'.", number, told, self.place)
 
     def _lines(self, record: Record, data: Path) -> Iterator[list[Any]]:
         """The lines of its positional arguments and of its outputs, whose tensors are saved first."""
@@ -199,14 +140,10 @@ class Dump(GuardedSink, Task):
         for place in places(record):
             leaf = place.leaf
             in_order = all(part.isdecimal() for part in place.slot.split(".")[1:])  # no keyword, in no dict
-            if leaf is not None and in_order and self.order.wants(leaf):
+            if leaf is not None and in_order and self._order.wants(leaf):
                 text = line_text(record.name, place.slot, outputs)
                 content = leaf.content if isinstance(leaf, Filled) else number_data(leaf.value)
                 if content is not None:
                     write_whole(make_below(data.parent, data) / f"{text}.npy", encode_npy(content))
-                dtype, shape, summary = described(leaf)
-                yield (
-                    [text, 1, [], dtype, shape, summary]
-                    if self._limit is None
-                    else [text, 101, [], dtype, shape]
-                )
+                *kind, summary = described(leaf)
+                yield [text, 1, [], *kind, summary] if self._limit is None else [text, 101, [], *kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ from msprobe.store.layout import step_and_rank
 
 SUFFIX = ".pkl"
 STACK = "stack_info"
+CALL = re.compile(r"([A-Za-z]{1,40})_([\w.]{1,200})_(0|[1-9][0-9]{0,17})_(forward|backward)", re.ASCII)
 
-_CALL = r"([A-Za-z]{1,40})_([\w.]{1,200})_(0|[1-9][0-9]{0,17})_(forward|backward)"
 _PLACE = r"_(?:(input|output)((?:\.(?:0|[1-9][0-9]{0,5})){0,100})|stack_info)"
 _BEGINNING = re.compile(r"([A-Za-z]+)(?:_(.+?))?(?:_([0-9]+))?(?:_(forward|backward))?", re.ASCII)
 _PLAIN = re.compile(r"<class '(\w{1,40})'>")
@@ -44,17 +44,12 @@ class Line(NamedTuple):
 
 def parse(text: str) -> tuple[CallName, str]:
     """The call and the slot that the name of a line says; a ValueError if it is no such name."""
-    found = re.fullmatch(_CALL + _PLACE, text, re.ASCII)
+    found = re.fullmatch(CALL.pattern + _PLACE, text, re.ASCII)
     if found is None:
         raise ValueError(f"{text!r} is no name of a line.")
     prefix, api, count, direction, side, path = found.groups()
     call = CallName(call_owner(prefix, api), BACKWARD if direction == BACKWARD else FORWARD, int(count))
     return call, f"{side}{path or '.0'}" if side else STACK  # a single output has no number in the old names
-
-
-def is_call(text: str) -> bool:
-    """Whether it names one call and one direction of it."""
-    return re.fullmatch(_CALL, text, re.ASCII) is not None
 
 
 def call_text(name: CallName) -> str:
@@ -110,19 +105,16 @@ def _told(_step: Any, _none: Any, dtype: Any, shape: Any, summary: Any = ()) -> 
     return {"type": "torch.Tensor", "dtype": dtype, "shape": shape, **dict(statistics)}
 
 
-def read_one(path: Path) -> Recording:
-    return recording(path, path.with_suffix(""), lines(path))
-
-
-def recording(path: Path, data: Path, found: Iterable[Line]) -> Recording:
-    """The dump of a .pkl that has these lines and whose tensors lie in the folder `data`.
+def read_one(path: Path, data: Path | None = None) -> Recording:
+    """The dump of a .pkl; `data`: the folder of its tensors, where it is not called as the file.
 
     Arguments stand in the field `input` as gradients do, each under its number: the old format leaves out
     keywords and most values that are no tensor, so that nobody must take them for all that a call was given.
     """
-    if data.is_symlink():
-        raise RecordingError(f"{data} is a link, and links are not followed.")
-    header = Header("tensor" if data.is_dir() else "statistics", "L1", "pytorch")
-    records = gathered((line[1:] for line in found), str(path))
+    folder = data or path.with_suffix("")
+    if folder.is_symlink():
+        raise RecordingError(f"{folder} is a link, and links are not followed.")
+    header = Header("tensor" if folder.is_dir() else "statistics", "L1", "pytorch")
+    records = gathered((line[1:] for line in lines(path)), str(path))
     step, rank = step_and_rank(path.absolute().parent)
-    return Recording(header, records, str(path.parent), step, rank, tensor_folder=str(data))
+    return Recording(header, records, str(path.parent), step, rank, tensor_folder=str(folder))

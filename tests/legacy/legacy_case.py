@@ -58,8 +58,8 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def _renew() -> None:
-    session.the.close()
-    vars(session.the).update(vars(session.Session()))
+    session.close()
+    vars(session.the).update(vars(session.Asked()))
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from legacy_case import lines, pair, table
 import ptdbg_ascend
 from msprobe.analyse.measure import measure_tensors
 from msprobe.store.tensor_file import StoredTensor
-from ptdbg_ascend.comparing import Result, result_of
-from ptdbg_ascend.failure import CompareException
+from ptdbg_ascend import CompareException
+from ptdbg_ascend.comparing import accuracy, result_of
 
 NPU = "npu/dump_conv2d_v2.3/rank0/api_stack_npu_dump.pkl"
 BENCH = "bench/dump_conv2d_v2.3/rank0/api_stack_gpu_dump.pkl"
@@ -101,18 +101,18 @@ def tensor(values: Any, dtype: str = "float32") -> StoredTensor:
 ZERO = "Cannot compare by Cosine Similarity, All the data is Zero in {} dump data."
 NOT_A_NUMBER = "Cannot compare by Cosine Similarity, the dump data has NaN."
 SHAPES, OTHER_SHAPE = "shape unmatched", "Shape of NPU and bench Tensor do not match. Skipped."
-MEASURED = [
-    ([1, 2, 3], [1, 2, 3], Result("1.0", "0.000000"), "Yes"),
-    ([1.0, 0.0], [0.0, 1.0], Result("0.000000", "1.000000"), "No"),
-    ([1.0, 0.0], [1.0, 0.1], Result("0.995037", "0.100000"), "Yes"),
-    ([1e-4, 0.0], [0.0, 1e-4], Result("0.000000", "0.000100"), "Yes"),
-    ([0, 0], [0, 0], Result("1.0", "0.000000"), "Yes"),
-    ([0, 0], [1, 2], Result("Nan", "2.000000", ZERO.format("npu")), "Nan"),
-    ([1, 2], [0, 0], Result("Nan", "2.000000", ZERO.format("Bench")), "Nan"),
-    ([1, math.nan], [1, 2], Result("Nan", "nan", NOT_A_NUMBER), "Nan"),
-    ([5], [7], Result("1.000000", "2.000000", "This tensor is scalar."), "Yes"),
-    (5, 7, Result("1", "2.000000", "This is type of scalar data, can not compare."), "Yes"),
-    ([], [], Result("1", "0", "This is empty data, can not compare."), "Yes"),
+MEASURED: list[tuple[Any, Any, tuple[str, str, str], str]] = [
+    ([1, 2, 3], [1, 2, 3], ("1.0", "0.000000", ""), "Yes"),
+    ([1.0, 0.0], [0.0, 1.0], ("0.000000", "1.000000", ""), "No"),
+    ([1.0, 0.0], [1.0, 0.1], ("0.995037", "0.100000", ""), "Yes"),
+    ([1e-4, 0.0], [0.0, 1e-4], ("0.000000", "0.000100", ""), "Yes"),
+    ([0, 0], [0, 0], ("1.0", "0.000000", ""), "Yes"),
+    ([0, 0], [1, 2], ("Nan", "2.000000", ZERO.format("npu")), "Nan"),
+    ([1, 2], [0, 0], ("Nan", "2.000000", ZERO.format("Bench")), "Nan"),
+    ([1, math.nan], [1, 2], ("Nan", "nan", NOT_A_NUMBER), "Nan"),
+    ([5], [7], ("1.000000", "2.000000", "This tensor is scalar."), "Yes"),
+    (5, 7, ("1", "2.000000", "This is type of scalar data, can not compare."), "Yes"),
+    ([], [], ("1", "0", "This is empty data, can not compare."), "Yes"),
 ]
 
 
@@ -120,21 +120,21 @@ MEASURED = [
 @pytest.mark.spec("L092", "LEG")
 @pytest.mark.spec("L093", "LEG")
 @pytest.mark.spec("L094", "LEG")
-@pytest.mark.parametrize(("ours", "theirs", "result", "accuracy"), MEASURED)
-def test_what_two_tensors_get(ours: Any, theirs: Any, result: Result, accuracy: str) -> None:
+@pytest.mark.parametrize(("ours", "theirs", "result", "reached"), MEASURED)
+def test_what_two_tensors_get(ours: Any, theirs: Any, result: tuple[str, str, str], reached: str) -> None:
     found = result_of(measure_tensors(tensor(ours), tensor(theirs)), True)
-    assert (found, found.accuracy) == (result, accuracy)
+    assert (found, accuracy(*found[:2])) == (result, reached)
 
 
 def test_numbers_that_are_not_finite_on_both_sides_and_other_kinds() -> None:
     infinite = tensor([math.inf, 1.0])
-    assert result_of(measure_tensors(infinite, infinite), False).accuracy == "Nan"
+    assert accuracy(*result_of(measure_tensors(infinite, infinite), False)[:2]) == "Nan"
     mixed = measure_tensors(tensor([True, False], "bool"), tensor([1, 0], "int64"))
     assert result_of(mixed, True) == ("1.0", "0.000000", "")
 
 
 @pytest.mark.parametrize(
-    ("other", "number", "message", "accuracy"),
+    ("other", "number", "message", "reached"),
     [
         (np.ones((2, 3)), SHAPES, OTHER_SHAPE, "Unmatched"),
         (np.ones((3, 4), "complex64"), "Nan", "The files hold the dtypes float32 and complex64.", "Nan"),
@@ -142,13 +142,13 @@ def test_numbers_that_are_not_finite_on_both_sides_and_other_kinds() -> None:
     ids=["shape", "complex"],
 )
 def test_files_that_cannot_stand_beside_each_other(
-    sides: tuple[Path, Path], out: Path, other: Any, number: str, message: str, accuracy: str
+    sides: tuple[Path, Path], out: Path, other: Any, number: str, message: str, reached: str
 ) -> None:
     np.save(sides[1].with_suffix("") / "Functional_linear_0_forward_output.npy", other)
     ptdbg_ascend.compare(pair(*sides), str(out))
     row = table(out)[3]
     assert (row["Cosine"], row["MaxAbsErr"], row["Err_message"]) == (number, number, message)
-    assert row["Accuracy Reached or Not"] == accuracy
+    assert row["Accuracy Reached or Not"] == reached
 
 
 # --- rows and files -----------------------------------------------------------------------------------------
@@ -284,7 +284,8 @@ def test_overflow_dumps_have_no_statistics(tmp_path: Path, out: Path) -> None:
         (tmp_path / side).mkdir()
         np.save(tmp_path / side / "Torch_exp_0_forward_output.npy", np.array([1, 2.0]))
         line = '["Torch_exp_0_forward_output", 101, [], "torch.float64", [2]]\n'
-        (tmp_path / f"{side}.pkl").write_text(f'["Torch_exp_0_forward_stack_info", []]\n{line}')
+        stack = '["Torch_exp_0_forward_stack_info", [["a.py", "1", "f", null]]]\n'
+        (tmp_path / f"{side}.pkl").write_text(stack + line)
     ptdbg_ascend.compare(pair(tmp_path / "a.pkl", tmp_path / "b.pkl"), str(out))
     assert list(table(out)[0]) == [*COLUMNS[:8], *COLUMNS[14:]]
 

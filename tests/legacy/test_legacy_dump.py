@@ -22,7 +22,7 @@ from msprobe.errors import UsageError
 from msprobe.name import CallName
 from msprobe.pytorch import describe
 from msprobe.record import Leaf, Record
-from ptdbg_ascend.failure import CompareException
+from ptdbg_ascend import CompareException
 
 ENDS = ["Functional_relu_0_forward", "Tensor_sum_0_forward"]
 NAMED = ["Tensor_permute_0_forward", "Torch_relu_0_backward"]
@@ -237,7 +237,7 @@ def test_a_second_run_overwrites_the_first(old: Any, mode: str) -> None:
     (pkl,) = folder.glob("*.pkl")
     before = names(pkl), files(pkl.with_suffix(""))
     (pkl.with_suffix("") / "Torch_left_0_forward_output.npy").write_bytes(b"older")
-    old.session.the.close()
+    old.session.close()
     assert train(old, "d.pkl", mode=mode) == folder
     assert (names(pkl), files(pkl.with_suffix(""))) == before
 
@@ -385,7 +385,7 @@ def test_a_call_that_ends_after_its_dump_has_its_lines_there(old: Any) -> None:
     torch.neg(torch.ones(2))
     old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump)
     leaf = Leaf("torch.Tensor", dtype="torch.float32", shape=(2,))
-    old.session.the._running.append(Record(CallName.parse("Torch.abs.7.forward"), {"output": [leaf]}))
+    old.session.the.dump.append(Record(CallName.parse("Torch.abs.7.forward"), {"output": [leaf]}))
     assert names(pkl)[-1] == "Torch_abs_7_forward_output"
     old.set_dump_switch("ON")
     torch.neg(torch.ones(2))
@@ -577,7 +577,7 @@ def test_a_name_that_no_call_had_is_told(old: Any, told: list[str], is_off: bool
     torch.relu(torch.ones(2))
     if is_off:
         old.set_dump_switch("OFF")
-    old.session.the.close()
+    old.session.close()
     assert any("Torch.reluu.0.forward" in text and "Torch.relu.0.forward" in text for text in told)
 
 

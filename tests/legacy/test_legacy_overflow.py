@@ -19,7 +19,7 @@ from torch import nn
 from msprobe.errors import ConfigError, HardwareError, OverflowLimitReached
 from msprobe.pytorch import apis
 from npu_case import noting_npu
-from ptdbg_ascend.failure import CompareException
+from ptdbg_ascend import CompareException
 
 STAMP = r"Overflow_info_\d{8}_\d{6}_"
 
@@ -134,7 +134,7 @@ def test_each_card_counts_on_its_own(old: Any) -> None:
     overflow(1)
     (path,) = Path("ptdbg_dump_v2.3/rank1").glob("*.pkl")
     assert path.name.endswith("_1.pkl")
-    old.session.the.close()
+    old.session.close()
     old.register_hook(nn.Linear(2, 2), old.overflow_check, overflow_nums=2, rank=2)
     with pytest.raises(ValueError, match=r"\[overflow 2 times\]: .*rank2/Overflow_info_"):
         overflow(2)

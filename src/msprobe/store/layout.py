@@ -86,8 +86,10 @@ def _make_one(folder: Path) -> None:
     folder.chmod(FOLDER_MODE)
 
 
-def is_plain_name(name: str) -> bool:
+def is_plain_name(name: object) -> bool:
     """Whether it names a file of the folder it is looked for in, and none elsewhere."""
+    if not isinstance(name, str):
+        return False
     return name not in ("", ".", "..") and "/" not in name and "\\" not in name and "\0" not in name
 
 
