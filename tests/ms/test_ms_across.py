@@ -37,9 +37,12 @@ def test_all_that_belongs_together_is_found(fresh: Runs, wanted: Wanted) -> None
 
 @pytest.mark.parametrize("wanted", SAME, ids=lambda wanted: wanted.name)
 def test_the_same_net_has_no_culprit(fresh: Runs, wanted: Wanted) -> None:
+    """How much rounding comes together in gradients depends on the processor: some pass on a little more."""
     comparison = compared(*fresh.pair(wanted))
     assert comparison.located.culprit is None
-    assert levels_of(comparison) == {"same", "rounding"}
+    assert levels_of(comparison) - {"passed on"} == {"same", "rounding"}
+    grown = [verdict.error or 1.0 for verdict in comparison.verdicts if verdict.level == "passed on"]
+    assert len(grown) < 8 and max(grown, default=0.0) < 1e-5
 
 
 @pytest.mark.parametrize("wanted", CHANGED, ids=lambda wanted: wanted.name)
