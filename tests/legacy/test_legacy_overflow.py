@@ -287,6 +287,7 @@ def test_with_torch_npu_the_one_call_is_dumped_once(old: Any, acl: str, npu: lis
     x = torch.randn(4, 2)
     for _ in range(3):
         nn.functional.batch_norm(x, torch.zeros(2), torch.ones(2))
+    assert 0 in nn.functional.dropout(torch.ones(64))  # which the script sees to itself
     old.set_dump_switch("OFF")
     assert npu == DUMPED
     assert not Path("ptdbg_dump_v2.3").exists()
