@@ -157,8 +157,8 @@ def _compared(target: Recording, golden: Recording, is_loud: bool) -> tuple[Tabl
     advice, before = Advice(None, None, FINE), None
     pairs = list(_pairs(target, golden))
     for pair, errors in zip(pairs, measured_tensors(pairs, target, golden), strict=True):
-        (name, *ours), (bench, *theirs) = map(_cells, pair[:2])
-        cosine, largest, message = _result(pair, errors, target, golden)
+        (name, *ours), (bench, *theirs) = cells = [_cells(place) for place in pair[:2]]
+        cosine, largest, message = _result(pair, errors, cells, target, golden)
         reached = accuracy(cosine, largest)
         record = pair.place.record  # its first row has the stack
         stack = record.stack if record is not before else None
@@ -202,14 +202,16 @@ def _cells(place: Place | None) -> list[str]:
     return [str(place.leaf.data_name).removesuffix(".npy"), dtype, str(shape), *map(str, summary)]
 
 
-def _result(pair: Pair, errors: TensorErrors | None, *sides: Recording) -> tuple[str, str, str]:
+def _result(
+    pair: Pair, errors: TensorErrors | None, cells: list[list[str]], *sides: Recording
+) -> tuple[str, str, str]:
     """Cosine, MaxAbsErr and Err_message of a row."""
     if errors is None:
         return _NAN, _NAN, pair.reason
     for path in map(file_of, sides, pair[:2]):
         if path is None or not os.path.isfile(path):
             return _NAN, _NAN, f"Dump file:{path} not found"
-    (name, dtype, *ours), (_, other, *theirs) = map(_cells, pair[:2])
+    (name, dtype, *ours), (_, other, *theirs) = cells
     if dtype != other:
         logger().warning("%s: Dtype of NPU and bench Tensor do not match.", name)
     return result_of(errors, {"nan", "inf", "-inf"}.isdisjoint(ours + theirs))

@@ -137,11 +137,11 @@ def set_dump_switch(
     dump_mode: Any = "all",
 ) -> None:
     """Begin ("ON") or end ("OFF") dumping the calls that the other arguments choose."""
-    is_on, running = _is_on("dump switch", switch), the.dump or the.debugger
+    is_on = _is_on("dump switch", switch)
     if not _is_mounted(DUMP, "set_dump_switch"):
         return
     if not is_on:
-        if running is not None:
+        if (running := the.dump or the.debugger) is not None:
             running.stop()
         return
     demand(mode in MODES, f"Current mode '{mode}' is not supported. Please use the field in {MODES}")

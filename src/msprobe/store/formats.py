@@ -87,12 +87,14 @@ def json_lines(path: Path, decode: Callable[[Any, str], T], what: str) -> Iterat
     """
     with os.fdopen(open_regular(path), "rb") as stream:
         for number, raw in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), b""), 1):
-            where, is_too_long = f"{path}, line {number}", len(raw) > _LONGEST_LINE
+            where = f"{path}, line {number}"
+            if len(raw) > _LONGEST_LINE:
+                raise RecordingError(f"{where} is not {what}")
             try:
-                if raw.strip() or is_too_long:
-                    yield decode(json.loads(raw if not is_too_long else b""), where)
+                if raw.strip():
+                    yield decode(json.loads(raw), where)
             except (ValueError, TypeError, RecursionError) as error:  # also: thousands of digits
-                if number > 1 and not raw.endswith(b"\n") and not is_too_long:
+                if number > 1 and not raw.endswith(b"\n"):
                     logger().warning("%s is torn, as by a run that was killed: it is left out.", where)
                 elif isinstance(error, RecordingError):
                     raise
