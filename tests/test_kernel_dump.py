@@ -47,7 +47,9 @@ END = ["synchronize", "finalize_dump"]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setenv("TASK_QUEUE_ENABLE", "0")
+
     def make(scope: str, backward_input: Any = (), **keys: Any) -> PrecisionDebugger:
         (tmp_path / "kernels").mkdir(exist_ok=True)
         dump = {"dump_path": str(tmp_path / "kernels"), "dump_mode": "all", "dump_op_switch": "on"}
@@ -127,6 +129,24 @@ def test_list_names_the_backward_as_well(make: Make, notes: list[str], tmp_path:
 
 
 @pytest.mark.spec("C018", "PT")
+@pytest.mark.parametrize("value", [None, "1", "2"])
+def test_a_task_queue_is_told(
+    make: Make,
+    notes: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    value: str | None,
+) -> None:
+    """It runs calls late, so that what is dumped may be another's."""
+    monkeypatch.delenv("TASK_QUEUE_ENABLE")
+    if value is not None:
+        monkeypatch.setenv("TASK_QUEUE_ENABLE", value)
+    make("Tensor.__mul__.1.forward")
+    assert told(capsys) == [
+        "TASK_QUEUE_ENABLE is not 0: calls run late, which spoils kernel data. Set it before training starts."
+    ]
+
+
 @pytest.mark.spec("C081", "PT")
 @pytest.mark.spec("C119", "PT")
 def test_backward(make: Make, notes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,6 +85,11 @@ class Frame(NamedTuple):
     def __str__(self) -> str:
         return f"{_HEAD}{self.path}{_LINE}{self.line}{_IN}{self.function}{_CODE}{self.code or ''}"
 
+    def in_traceback(self) -> list[str]:
+        """The lines that Python shows for it."""
+        place = f'  File "{self.path}", line {self.line}, in {self.function}'
+        return [place, f"    {self.code}"] if self.code else [place]
+
     @classmethod
     def parse(cls, text: str) -> Frame:
         """The frame of a text; of one that another tool wrote otherwise, the text is all that is known."""

@@ -14,9 +14,11 @@ from msprobe.errors import UsageError
 __version__ = "2.3"
 
 _COMPARING = ("compare", "compare_distributed", "parse")
-_RECORDING = ("acc_cmp_dump", "overflow_check", "register_hook", "seed_all", "set_backward_input")
-_SWITCHING = ("set_dump_path", "set_dump_switch", "set_overflow_check_switch")
-__all__ = [*_COMPARING, *_RECORDING, *_SWITCHING]
+_RECORDING = (
+    *("acc_cmp_dump", "overflow_check", "register_hook", "seed_all", "set_backward_input"),
+    *("set_dump_path", "set_dump_switch", "set_overflow_check_switch"),
+)
+__all__ = [*_COMPARING, *_RECORDING]
 
 INVALID_PATH, INVALID_PARAM = 1, 11  # the numbers that the old tool gave to kinds of errors
 
@@ -45,7 +47,6 @@ def __getattr__(name: str) -> Any:
         DeprecationWarning,
         stacklevel=2,
     )
-    session, comparing = (import_module(f"{__name__}.{module}") for module in ("session", "comparing"))
-    found = {each: getattr(comparing if each in _COMPARING else session, each) for each in __all__}
-    globals().update(found)
-    return found[name]
+    for module, names in (("comparing", _COMPARING), ("session", _RECORDING)):
+        globals().update({each: getattr(import_module(f"{__name__}.{module}"), each) for each in names})
+    return globals()[name]

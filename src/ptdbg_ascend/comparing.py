@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.analyse.match import Pair, Place, places
-from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors, values_of
+from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors
 from msprobe.compare import UNLIKE_FILES, file_of, measured_tensors
 from msprobe.errors import MsprobeError
 from msprobe.log import logger
-from msprobe.record import Frame, Recording, Stack, leaves
+from msprobe.record import Frame, Recording, Stack
 from msprobe.report.advice import FINE, Advice, usual_advice
 from msprobe.report.files import wanted_in, write_advice, write_table
 from msprobe.report.table import Table
@@ -37,6 +37,7 @@ _COLUMNS = (
     *("Bench min", "Bench mean", "Accuracy Reached or Not", "Err_message", "NPU_Stack_Info"),
 )
 _NAN, _SHAPES = "Nan", "shape unmatched"
+_OPTIONAL, _NOTHING = (*_COLUMNS[8:14], _COLUMNS[16]), {_NAN, "[]", ""}  # not shown if no row has more
 _COSINE, _ABSOLUTE, _AS_GOOD_AS_ONE = 0.99, 0.001, 0.99999
 
 
@@ -94,16 +95,13 @@ def parse(pkl_file: Any, moudule_name_prefix: Any = None, module_name_prefix: An
     demand(are_texts, "parse takes the path of a .pkl and the beginning of a name, both as texts.")
     demand(os.path.isfile(pkl_file), f"{pkl_file} is an invalid file or non-exist.", INVALID_PATH)
     found = [line for line in old_files.lines(Path(pkl_file)) if line.text.startswith(prefix)]
-    head = "\nStatistic Info:\n"
     if not found:
         logger().warning("%s has no line that begins with %r.", pkl_file, prefix)
+    head = "\nStatistic Info:\n"
     for text, _, _, seen in found:
         if isinstance(seen, Stack):
-            print(f"\nTrace back({text}):")
-            for path, number, function, code in map(Frame.parse, reversed(seen.frames)):
-                print(harmless(f'  File "{path}", line {number}, in {function}'))
-                if code:
-                    print(harmless(f"    {code}"))
+            shown = (line for frame in reversed(seen.frames) for line in Frame.parse(frame).in_traceback())
+            print(f"\nTrace back({text}):", *map(harmless, shown), sep="\n")
         else:
             dtype, shape, (largest, least, mean) = old_files.described(seen)
             numbers = f"[max: {largest}][min: {least}][mean: {mean}]" if largest != [] else ""
@@ -157,15 +155,15 @@ def _compared(target: Recording, golden: Recording, is_loud: bool) -> tuple[Tabl
     advice, before = Advice(None, None, FINE), None
     pairs = list(_pairs(target, golden))
     for pair, errors in zip(pairs, measured_tensors(pairs, target, golden), strict=True):
-        (name, *ours), (bench, *theirs) = cells = [_cells(place) for place in pair[:2]]
-        cosine, largest, message = _result(pair, errors, cells, target, golden)
-        reached = accuracy(cosine, largest)
-        record = pair.place.record  # its first row has the stack
-        stack = record.stack if record is not before else None
-        frames = str([list(Frame.parse(text)) for text in stack.frames]) if stack is not None else ""
+        (name, *ours), (bench, *theirs) = (_cells(place) for place in pair[:2])
+        cosine, largest, message = _result(pair, errors, {*ours, *theirs}, target, golden)
+        reached, record = accuracy(cosine, largest), pair.place.record
+        frames = record.stack.frames if record.stack is not None and record is not before else ()
+        stack, before = str([list(Frame.parse(frame)) for frame in frames]) if frames else "", record
         described = (name, bench, ours[0], theirs[0], ours[1], theirs[1])
-        rows.append([*described, cosine, largest, *ours[2:], *theirs[2:], reached, message, frames])
-        before = record
+        rows.append([*described, cosine, largest, *ours[2:], *theirs[2:], reached, message, stack])
+        if pair.golden is not None and ours[0] != theirs[0]:
+            logger().warning("%s: Dtype of NPU and bench Tensor do not match.", name)
         if is_loud:
             told = f"cosine {cosine}, max_abs_err {largest}, {message}"
             print(f"start comapre: {name}\n[{name}] Compare result: {told}")
@@ -173,15 +171,9 @@ def _compared(target: Recording, golden: Recording, is_loud: bool) -> tuple[Tabl
             advice = Advice(len(rows) + 1, name, usual_advice(pair.place))  # line 1 is the head
     if all(row[6] == row[7] == _NAN for row in rows):
         logger().warning("None of the %d rows could be compared: see their Err_message.", len(rows))
-    with_numbers = [_has_statistics(side) for side in (target, golden) for _ in range(3)]
-    shown = [*[True] * 8, *with_numbers, True, True, any(row[-1] for row in rows)]
+    columns = zip(_COLUMNS, zip(*rows, strict=True), strict=True)
+    shown = [head not in _OPTIONAL or not _NOTHING.issuperset(cells) for head, cells in columns]
     return Table([*compress(_COLUMNS, shown)], [[*compress(row, shown)] for row in rows]), advice
-
-
-def _has_statistics(recording: Recording) -> bool:
-    """Those of overflowing calls have none."""
-    seen = (leaf for record in recording.records.values() for leaf in leaves(record.fields))
-    return any(values_of(leaf)[0] is not None for leaf in seen)
 
 
 def _pairs(target: Recording, golden: Recording) -> Iterator[Pair]:
@@ -203,18 +195,15 @@ def _cells(place: Place | None) -> list[str]:
 
 
 def _result(
-    pair: Pair, errors: TensorErrors | None, cells: list[list[str]], *sides: Recording
+    pair: Pair, errors: TensorErrors | None, cells: set[str], *sides: Recording
 ) -> tuple[str, str, str]:
-    """Cosine, MaxAbsErr and Err_message of a row."""
+    """Cosine, MaxAbsErr and Err_message of a row that has these cells."""
     if errors is None:
         return _NAN, _NAN, pair.reason
     for path in map(file_of, sides, pair[:2]):
         if path is None or not os.path.isfile(path):
             return _NAN, _NAN, f"Dump file:{path} not found"
-    (name, dtype, *ours), (_, other, *theirs) = cells
-    if dtype != other:
-        logger().warning("%s: Dtype of NPU and bench Tensor do not match.", name)
-    return result_of(errors, {"nan", "inf", "-inf"}.isdisjoint(ours + theirs))
+    return result_of(errors, cells.isdisjoint({"nan", "inf", "-inf"}))
 
 
 def result_of(errors: TensorErrors, is_finite: bool) -> tuple[str, str, str]:

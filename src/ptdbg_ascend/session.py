@@ -11,7 +11,6 @@ from msprobe.capture.debugger import Debugger
 from msprobe.config import Config, Tensor, load_acl_config
 from msprobe.errors import HardwareError
 from msprobe.log import logger
-from msprobe.name import BACKWARD, FORWARD
 from msprobe.store.layout import is_plain_name
 from ptdbg_ascend import INVALID_PATH, CompareException, __version__, demand
 from ptdbg_ascend.dumping import OVERFLOW, Dump, Order
@@ -19,7 +18,6 @@ from ptdbg_ascend.old_files import CALL, SUFFIX, ours
 
 DUMP, TAG = "acc_cmp_dump", "ptdbg_dump"
 MODES = ["all", "list", "range", "stack", "acl", "api_list", "api_stack"]
-
 _COUNTS = {  # of the names that a mode takes as scope
     "list": (1, 1 << 30, "it's should not be an empty list."),
     "range": (2, 2, "it's must be [start, end]."),
@@ -74,8 +72,8 @@ def set_dump_path(fpath: Any = None, dump_tag: Any = TAG) -> None:
         raise RuntimeError(f"set_dump_path '{fpath}' error, please set a valid filename")
     path = Path(os.path.abspath(fpath))
     demand(not path.is_dir(), f"set_dump_path '{path}' error, please set a valid filename.", INVALID_PATH)
-    sentence = f"set_dump_path, dump_tag is {dump_tag!r}; it must be the name of a folder."
-    demand(is_plain_name(dump_tag), sentence)
+    is_name = is_plain_name(dump_tag)
+    demand(is_name, f"set_dump_path, dump_tag is {dump_tag!r}; it must be the name of a folder.")
     the.folder, the.name = path.parent / f"{dump_tag}_v{__version__}", path.stem
 
 
@@ -116,7 +114,7 @@ def register_hook(
     the.rank = _rank_of(model) if rank is None else rank
     before, the.mounted = the.mounted, (name, acl_config, os.getpid())
     if the.dump is not None and before == the.mounted and name == DUMP:
-        the.dump.renew()  # for another model; calls are counted on
+        the.dump.stop(anew=True)  # for another model; calls are counted on
     elif acl_config:
         close()
     else:
@@ -137,7 +135,7 @@ def set_dump_switch(
     dump_mode: Any = "all",
 ) -> None:
     """Begin ("ON") or end ("OFF") dumping the calls that the other arguments choose."""
-    is_on = _is_on("dump switch", switch)
+    is_on = _is_first("dump switch", switch)
     if not _is_mounted(DUMP, "set_dump_switch"):
         return
     if not is_on:
@@ -145,8 +143,8 @@ def set_dump_switch(
             running.stop()
         return
     demand(mode in MODES, f"Current mode '{mode}' is not supported. Please use the field in {MODES}")
-    is_filtered, is_side = _is_on("filter_switch", filter_switch), dump_mode in ("all", FORWARD, BACKWARD)
-    demand(is_side, "Please set dump_mode with 'all' or 'forward' or 'backward'.")
+    is_filtered = _is_first("filter_switch", filter_switch)
+    _is_first("dump_mode", dump_mode, "all", "forward", "backward")
     named = _named(mode, scope, api_list)
     demand((mode == "acl") == bool(the.mounted[1]), _OTHER_MODE)
     if the.dump is None:
@@ -164,7 +162,8 @@ def set_dump_switch(
 
 def set_overflow_check_switch(switch: Any, filter_switch: Any = "ON") -> None:
     """Begin or end looking for overflows; without it all calls are looked at."""
-    is_on, is_filtered = _is_on("overflow switch", switch), _is_on("overflow filter_switch", filter_switch)
+    is_on = _is_first("overflow switch", switch)
+    is_filtered = _is_first("overflow filter_switch", filter_switch)
     if _is_mounted(OVERFLOW, "set_overflow_check_switch") and the.dump is not None:
         if is_on:
             the.dump.start(Order(OVERFLOW, whole=not is_filtered))
@@ -200,13 +199,9 @@ def _follow(config: Config, dump: Dump | None = None) -> None:
 
 def _dump_kernels(name: str, *gradients: str) -> None:
     """Have torch_npu dump what one call computes; of a backward call, with these gradients."""
+    section = Tensor(scope=(ours(name),), backward_input=gradients)
     config = Config(
-        dump_path=".",
-        task="tensor",
-        level="L2",
-        acl_config=the.mounted[1],
-        rm_dropout=False,
-        section=Tensor(scope=(ours(name),), backward_input=gradients),
+        dump_path=".", task="tensor", level="L2", acl_config=the.mounted[1], rm_dropout=False, section=section
     )
     try:
         _follow(config)
@@ -224,9 +219,10 @@ def _is_mounted(hook: str, function: str) -> bool:
     return mounted == hook
 
 
-def _is_on(word: str, switch: Any) -> bool:
-    demand(switch in ("ON", "OFF"), f"Please set {word} with 'ON' or 'OFF'.")
-    return bool(switch == "ON")
+def _is_first(word: str, value: Any, *allowed: str) -> bool:
+    allowed = allowed or ("ON", "OFF")
+    demand(value in allowed, f"Please set {word} with {' or '.join(map(repr, allowed))}.")
+    return bool(value == allowed[0])
 
 
 def _checked_config(dump_config: Any) -> str:
@@ -236,8 +232,6 @@ def _checked_config(dump_config: Any) -> str:
     demand(path.endswith(".json"), "dump_config must be configure json file.")
     demand(os.path.isfile(path), f"register_hook, dump_config: there is no file {path}.", INVALID_PATH)
     load_acl_config(path)
-    if os.environ.get("TASK_QUEUE_ENABLE") != "0":
-        logger().warning("TASK_QUEUE_ENABLE is not 0: calls run late, which spoils kernel data.")
     return path
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from legacy_case import Net, files, lines, names, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -462,6 +463,24 @@ def test_the_prefixes_say_where_a_function_stands(old: Any) -> None:
     old.set_dump_switch("OFF")
     calls = {name.rpartition("_forward")[0] for name in names(Path("ptdbg_dump_v2.3/rank0/d.pkl"))}
     assert {"VF_lstm_0", "Functional_gelu_0", "Tensor_abs_0", "Torch_abs_0"} <= calls
+
+
+def test_collectives_and_aten_have_the_prefixes_of_release_4(old: Any) -> None:
+    old.set_dump_path("d.pkl")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump)
+        old.set_dump_switch("ON")
+        x = torch.full((2,), 3.0)
+        dist.all_reduce(x)
+        torch.ops.aten.relu(x)
+        old.set_dump_switch("OFF")
+    finally:
+        dist.destroy_process_group()
+    folder = Path("ptdbg_dump_v2.3/rank0")
+    calls = ("Distributed_all_reduce_0_forward", "Aten_relu_0_forward")
+    assert names(folder / "d.pkl") == [f"{call}_{side}" for call in calls for side in ("input.0", "output")]
+    assert np.load(folder / f"d/{calls[0]}_output.npy").tolist() == [3.0, 3.0]
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------

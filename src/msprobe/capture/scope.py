@@ -63,9 +63,20 @@ class Scope:
         self._patterns = _Patterns(patterns, inner) if patterns else None
         self._thread = _Thread()
         self._made: set[str] = set()
+        self._shut = ""
+
+    @property
+    def is_shut(self) -> bool:
+        return bool(self._shut)
+
+    def shut(self, reason: str) -> None:
+        """From here on no call is recorded, for this reason."""
+        self._shut = reason
 
     def enter(self, name: CallName) -> bool:
         """A call begins: is it recorded?"""
+        if self._shut:
+            return self._refuse(self._shut)
         interval, patterns = self._interval, self._patterns
         if interval is None and patterns is None:
             return self._allow(name)
@@ -83,7 +94,7 @@ class Scope:
 
     def expects_backward(self, name: CallName) -> bool:
         """After enter() of a call: may its backward be recorded? An interval decides when that runs."""
-        if not self.sides.backward:
+        if self._shut or not self.sides.backward:
             return False
         backward = name.facing(BACKWARD)
         if self._interval is not None:

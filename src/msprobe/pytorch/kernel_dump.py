@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,10 @@ from msprobe.log import logger
 from msprobe.name import BACKWARD, FORWARD, CallName, call_owner
 from msprobe.store import tensor_file
 
+_QUEUED = (
+    "TASK_QUEUE_ENABLE is not 0: calls run late, which spoils kernel data. Set it before training starts."
+)
+
 
 class _Thread(threading.local):
     """Of nested calls only the outermost counts; checkpointed code counts its calls as in its first run."""
@@ -34,6 +39,8 @@ class KernelDump:
     """Waits for the one call that is named, and has its kernels dumped while it runs once more."""
 
     def __init__(self, config: Config) -> None:
+        if os.environ.get("TASK_QUEUE_ENABLE") != "0":
+            logger().warning(_QUEUED)
         self._npu = _torch_npu()
         self._acl_config = config.acl_config
         self._wanted = CallName.parse(getattr(config.section, "scope", ("",))[0])

@@ -86,6 +86,14 @@ def _make_one(folder: Path) -> None:
     folder.chmod(FOLDER_MODE)
 
 
+def clear(folder: Path, suffix: str) -> None:
+    """Remove the files of a kind from a folder; a link in its place is removed itself, and not followed."""
+    if folder.is_symlink():
+        folder.unlink()
+    for path in folder.glob(f"*{suffix}"):
+        path.unlink()
+
+
 def is_plain_name(name: object) -> bool:
     """Whether it names a file of the folder it is looked for in, and none elsewhere."""
     if not isinstance(name, str):
