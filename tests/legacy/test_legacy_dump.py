@@ -467,11 +467,11 @@ def test_the_prefixes_say_where_a_function_stands(old: Any) -> None:
 
 def test_collectives_and_aten_have_the_prefixes_of_release_4(old: Any) -> None:
     old.set_dump_path("d.pkl")
+    x = torch.full((2,), 3.0)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump)
         old.set_dump_switch("ON")
-        x = torch.full((2,), 3.0)
         dist.all_reduce(x)
         torch.ops.aten.relu(x)
         old.set_dump_switch("OFF")
