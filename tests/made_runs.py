@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,22 @@ def made(
     folder: Path, *records: Record, header: Header = HEADER, step: int = 0, rank: int | None = None
 ) -> Path:
     run = Run(folder)
+    _write(run, records, header, step, rank)
+    run.close()
+    return folder
+
+
+def made_steps(folder: Path, *steps: Sequence[Record]) -> Path:
+    """The same with several steps."""
+    run = Run(folder)
+    for step, records in enumerate(steps):
+        _write(run, records, HEADER, step, None)
+    run.close()
+    return folder
+
+
+def _write(run: Run, records: Iterable[Record], header: Header, step: int, rank: int | None) -> None:
     writer = run.record(step, rank, header, suffix=".pt", with_tensors=False)
     for record in records:
         writer.append(record)
     writer.close()
-    run.close()
-    return folder

@@ -258,3 +258,17 @@ def test_compare_distributed_as_a_function(tmp_path: Path, ranks: tuple[str, str
     outcomes = door.compare_distributed(*ranks, tmp_path / "out")
     assert [(outcome.step, outcome.rank) for outcome in outcomes] == [(0, 0), (0, 1)]
     assert len(list((tmp_path / "out").glob("compare_result_rank*.html"))) == 2
+
+
+def test_nothing_judged_is_never_a_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where one run was recorded at level L0 and the other at L1."""
+    target = made(tmp_path / "t", call("Module.net.Linear.forward.0", tensor(1)))
+    words = ["compare", str(target), str(run(tmp_path / "g", 1)), "-o", str(tmp_path / "out")]
+    assert main(words) == main([*words, "--fail-on", "divergence"]) == 2
+    assert "Nothing could be judged" in capsys.readouterr().out
+
+
+def test_equal_runs_are_called_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(run(tmp_path / name, 1, 1)) for name in "tg"]
+    assert main(["compare", *paths, "-o", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith("No divergence: 4 places were compared, and all are equal.")

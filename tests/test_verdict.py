@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from made_runs import call, made, tensor
+from made_runs import call, made, made_steps, tensor
 from msprobe.analyse.comparison import Comparison
+from msprobe.analyse.locate import overall
 from msprobe.compare import compare
 from msprobe.kernels import Statistics
 from msprobe.name import CallName
@@ -210,3 +211,178 @@ def test_what_was_not_checked_is_part_of_the_evidence(tmp_path: Path) -> None:
     assert culprit.evidence.grade == "weak"
     assert culprit.evidence.unchecked == {"the golden run has no such call": 1}
     assert culprit.evidence.checked == 0
+
+
+# --- what a reader of an answer must be able to rely on -----------------------------------------------------
+
+
+def why(comparison: Comparison) -> list[str]:
+    return [verdict.reason for verdict in comparison.verdicts]
+
+
+@pytest.mark.parametrize("width", [4, 4096])
+def test_long_sums_of_little_precision_excuse_no_more_than_short_ones(tmp_path: Path, width: int) -> None:
+    """All hardware adds products of bfloat16 in float32, and rounds the sum once."""
+
+    def wide(value: float) -> Leaf:
+        stats = Statistics(value, -value, 0.0, value * math.sqrt(2 * width))
+        return tensor(1, (2, width), "torch.bfloat16")._replace(stats=stats)
+
+    for value, level in ((1.02, "rounding"), (1.05, "originated")):
+        found = one(tmp_path / str(value), wide(value), wide(1), target=(wide(1),), golden=(wide(1),))
+        assert found == ["same", level]
+
+
+def test_what_comes_in_was_rounded_to_its_own_dtype(tmp_path: Path) -> None:
+    """A parameter in float32 is not excused by the bfloat16 that autocast computes in."""
+    low = tensor(1, dtype="torch.bfloat16")
+    found = one(
+        tmp_path,
+        low,
+        tensor(1.2, dtype="torch.bfloat16"),
+        target=(low, tensor(MUCH)),
+        golden=(low, tensor(1)),
+    )
+    assert found == ["same", "entered", "passed on"]
+
+
+def test_a_module_rounds_as_the_coarsest_call_in_it(tmp_path: Path) -> None:
+    def run(value: float) -> list[Record]:
+        name = "Module.net.Block.forward.0"
+        low = call("Functional.linear.0.forward", tensor(value, dtype="torch.bfloat16"), inputs=(tensor(1),))
+        return [low._replace(parent=name, has_parent=True), call(name, tensor(value), inputs=(tensor(1),))]
+
+    header = Header("statistics", "mix", "pytorch")
+    assert levels(compared(tmp_path, run(MUCH), run(1), header=header)) == [
+        "same",
+        "rounding",
+        "same",
+        "rounding",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "reason"),
+    [
+        (tensor(1, (6, 4)), tensor(1, (6, 8)), "its shape is [6, 4], in the golden run [6, 8]"),
+        (None, tensor(1), "a tensor is given in the golden run only"),
+        (tensor(1), None, "a tensor is given in the target only"),
+    ],
+)
+def test_an_argument_that_cannot_be_measured_is_a_difference(
+    tmp_path: Path, ours: Leaf | None, theirs: Leaf | None, reason: str
+) -> None:
+    target = call("Torch.op.0.forward", tensor(MUCH), inputs=(ours,))
+    golden = call("Torch.op.0.forward", tensor(1), inputs=(theirs,))
+    comparison = compared(tmp_path, [target], [golden])
+    assert levels(comparison) == ["entered", "passed on"]
+    assert why(comparison)[0] == reason
+
+
+def test_another_shape_after_a_difference_is_a_decision_that_flipped(tmp_path: Path) -> None:
+    """As where a router sends a token elsewhere because its scores differ by rounding."""
+
+    def run(value: float, length: int) -> list[Record]:
+        score = call("Torch.score.0.forward", tensor(value), inputs=(tensor(1),))
+        chosen = tensor(1, (length, 4))
+        return [score, call("Torch.expert.0.forward", chosen, inputs=(chosen,))]
+
+    comparison = compared(tmp_path, run(LITTLE, 3), run(1, 4))
+    assert levels(comparison) == ["same", "rounding", "passed on", "passed on"]
+    assert comparison.located.culprit is None
+
+
+def test_inputs_that_were_not_compared_are_not_called_equal(tmp_path: Path) -> None:
+    unlike = Leaf("torch.Tensor", dtype="torch.int64", shape=(2, 3), stats=Statistics(1, 0, 0.5, 1.0))
+    target = call("Torch.op.0.forward", tensor(MUCH), inputs=(tensor(1), unlike))
+    golden = call("Torch.op.0.forward", tensor(1), inputs=(tensor(1), tensor(1)))
+    comparison = compared(tmp_path, [target], [golden])
+    assert levels(comparison) == ["same", "not judged", "originated"]
+    assert "those of its inputs that could be compared are equal" in why(comparison)[2]
+    target, golden = (call("Torch.op.0.forward", tensor(v), inputs=(tensor(1),)) for v in (MUCH, 1))
+    found = why(compared(tmp_path / "2", [target], [golden]))
+    assert "its inputs are equal in max, min, mean and norm" in found[1]
+
+
+def test_truth_values_that_statistics_cannot_tell_apart_excuse_no_argument(tmp_path: Path) -> None:
+    """tril(1) and tril(0): the same any and all, and another mask."""
+    mask = Leaf("torch.Tensor", dtype="torch.bool", shape=(4, 4), stats=Statistics(True, False, None, None))
+    target, golden = (
+        call("Tensor.tril.0.forward", mask, inputs=(mask, Leaf("int", diagonal))) for diagonal in (1, 0)
+    )
+    comparison = compared(tmp_path, [target], [golden])
+    assert levels(comparison) == ["same", "entered", "same"]
+
+
+def test_batch_norm_keeps_what_its_output_does_not_show(tmp_path: Path) -> None:
+    target, golden = (
+        call("Functional.batch_norm.0.forward", tensor(1), inputs=(tensor(1), Leaf("float", momentum)))
+        for momentum in (0.5, 0.1)
+    )
+    assert levels(compared(tmp_path, [target], [golden])) == ["same", "entered", "same"]
+
+
+@pytest.mark.parametrize(("name", "level"), [("Torch.ones_like", "entered"), ("Tensor.fill_", "passed on")])
+def test_nan_on_one_side_alone_is_a_divergence_also_where_it_has_no_effect(
+    tmp_path: Path, name: str, level: str
+) -> None:
+    """Unless the call overwrites what it was given, which may have been memory that nobody wrote."""
+    target, golden = (call(f"{name}.0.forward", tensor(1), inputs=(tensor(v),)) for v in (math.nan, 1))
+    assert levels(compared(tmp_path, [target], [golden])) == [level, "same"]
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_no_call_is_said_to_make_nan_of_finite_numbers_that_had_others(tmp_path: Path, value: float) -> None:
+    """Of infinities, of a NaN before it, or of what its forward was given."""
+    spoilt = [
+        call("Torch.a.0.forward", tensor(1), inputs=(tensor(value),)),
+        backward("Torch.a.0.backward", 1, math.nan),
+    ]
+    assert compared(tmp_path, spoilt, spoilt).located.not_finite is None
+
+
+def test_a_plain_number_is_set_and_not_computed(tmp_path: Path) -> None:
+    """However much has drifted before: a weight decay of 0.997 for 0.9997."""
+
+    def run(value: float, factor: float) -> list[Record]:
+        noise = call("Torch.noise.0.forward", tensor(value), inputs=(tensor(value),))
+        return [
+            noise,
+            call("Tensor.mul_.0.forward", tensor(value), inputs=(tensor(1), Leaf("float", factor))),
+        ]
+
+    comparison = compared(tmp_path, run(1.5, 0.997), run(1, 0.9997))
+    assert levels(comparison) == ["entered", "passed on", "same", "entered", "passed on"]
+
+
+def test_a_parameter_that_differs_after_a_step_that_parted_is_no_news(tmp_path: Path) -> None:
+    """The optimizer has taken in what the step before made of it."""
+
+    def run(folder: Path, errors: list[float], weight: float) -> Path:
+        ends = [0.0, *errors]
+        slow = [
+            call(f"Torch.op{n}.0.forward", tensor(1 + after), inputs=(tensor(1 + before),))
+            for n, (before, after) in enumerate(pairwise(ends))
+        ]
+        then = [call("Torch.linear.0.forward", tensor(weight), inputs=(tensor(weight),))]
+        return made_steps(folder, slow, then)
+
+    grown = run(tmp_path / "t", [3e-7, 9e-6, 2e-4], MUCH)
+    found = compare(grown, run(tmp_path / "g", [0.0] * 3, 1))
+    assert [c.located.culprit is not None for c in found] == [False, True]
+    assert overall([c.located for c in found]) is None
+    sound = compare(run(tmp_path / "t2", [0.0] * 3, MUCH), tmp_path / "g")
+    assert overall([c.located for c in sound]) is not None
+
+
+def test_a_divisor_near_zero_makes_much_of_little(tmp_path: Path) -> None:
+    """addcdiv_ of Adam: a gradient that is zero but for rounding, divided by its own size."""
+
+    def run(value: float, result: float, least: float) -> list[Record]:
+        noise = call("Torch.grad.0.forward", tensor(value), inputs=(tensor(1),))
+        divisor = tensor(1)._replace(stats=Statistics(1.0, least, 0.5, 2.0))
+        inputs = (tensor(1), tensor(value), divisor)
+        return [noise, call("Tensor.addcdiv_.0.forward", tensor(result), inputs=inputs)]
+
+    assert levels(compared(tmp_path, run(LITTLE, MUCH, 1e-8), run(1, 1, 1e-8)))[-1] == "passed on"
+    assert levels(compared(tmp_path / "2", run(LITTLE, MUCH, 0.5), run(1, 1, 0.5)))[-1] == "originated"

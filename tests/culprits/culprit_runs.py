@@ -94,11 +94,14 @@ def record(
     modes: tuple[Any, ...] = (),
     dtype: torch.dtype = torch.float32,
     level: str = "L1",
+    adam: bool = False,
+    autocast: bool = False,
 ) -> Path:
     """Train for a few steps; `modes` stand below the recorder."""
     torch.manual_seed(7)
     model = NETS[net]().to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    parameters = model.parameters()
+    optimizer = torch.optim.Adam(parameters, lr=3e-3) if adam else torch.optim.SGD(parameters, lr=0.05)
     config = {"task": "tensor" if task == "tensor" else "statistics", "level": level, "rm_dropout": False}
     section: dict[str, Any] = {"summary_mode": "sketch"} if task == "sketch" else {}
     debugger = make_debugger(folder, config, section)
@@ -109,6 +112,7 @@ def record(
             for mode in modes:
                 mode.step()
                 active.enter_context(mode)
+            active.enter_context(torch.autocast("cpu", torch.bfloat16, enabled=autocast))
             loss = model.loss(random)  # type: ignore[operator]
             loss.backward()
         debugger.stop()

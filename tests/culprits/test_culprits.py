@@ -79,3 +79,54 @@ def test_sound_runs_have_no_culprit(tmp_path: Path, task: str, net: str) -> None
         assert any(verdict.level == "rounding" for verdict in first.verdicts), name  # they do differ
     torch.set_num_threads(2)
     assert culprit_of(record(tmp_path / "other threads", net, task), golden) is None
+
+
+LARGE = {"dropped rows", "permuted rows", "wrong mask", "wrong gradient sign", "stale buffer", "NaN producer"}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_faults_of_runs_in_bfloat16_are_named(tmp_path: Path, net: str) -> None:
+    """Its products are added in float32 everywhere, so that long sums excuse no more than short ones."""
+    golden = record(tmp_path / "golden", net, "tensor", dtype=torch.bfloat16)
+    for case in cases():
+        if case.net == net and case.bug in LARGE:
+            faulty = Faulty(case.fault)
+            target = record(tmp_path / case.bug, net, "tensor", modes=(faulty,), dtype=torch.bfloat16)
+            found = culprit_of(target, golden)
+            assert found is not None and str(found.place.record.name) == case.culprit, case.bug
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+@pytest.mark.parametrize("net", ["transformer", "convolutional"])
+def test_modules_that_compute_in_bfloat16_inside_are_no_culprits(
+    tmp_path: Path, net: str, level: str
+) -> None:
+    """Below autocast, what goes into a block and comes out of it is float32."""
+    golden = record(tmp_path / "golden", net, "tensor", level=level, autocast=True)
+    other = (OtherDevice(1),)
+    target = record(tmp_path / "target", net, "tensor", level=level, autocast=True, modes=other)
+    assert culprit_of(target, golden) is None
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize("net", NETS)
+def test_sound_runs_over_steps_of_adam_have_no_culprit(
+    tmp_path: Path, net: str, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes a whole step of a gradient that is zero but for rounding, as that of a bias before a norm."""
+    monkeypatch.setattr(culprit_runs, "STEPS", 3)
+    golden = record(tmp_path / "golden", net, task, adam=True)
+    target = record(tmp_path / "target", net, task, adam=True, modes=(OtherDevice(1),))
+    assert culprit_of(target, golden) is None
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_another_learning_rate_of_adam_is_named_where_it_comes_in(
+    tmp_path: Path, net: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(culprit_runs, "STEPS", 2)
+    golden = record(tmp_path / "golden", net, "statistics", adam=True)
+    whole = torch.optim.Adam.__init__
+    monkeypatch.setattr(torch.optim.Adam, "__init__", lambda self, given, lr: whole(self, given, lr=2 * lr))
+    found = culprit_of(record(tmp_path / "target", net, "statistics", adam=True), golden)
+    assert found is not None and (found.step, found.verdict.level) == (1, "entered")

@@ -1,8 +1,8 @@
 """Our own verdict of every place: is it rounding, did it come in with the inputs, or did this call make it?
 
-A call is judged by what went into it. Its output may be off by what rounding of its dtype explains for so
-many summands (u * sqrt(K), times a margin), plus what its inputs were off, times what one call may make of
-that. What nothing explains originated here.
+A call is judged by what went into it. Its output may be off by what rounding explains, times a margin: once
+in its dtype, and for so many summands (u * sqrt(K)) in float32 or better, in which all hardware adds; plus
+what its inputs were off, times what one call may make of that. What nothing explains originated here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msprobe.analyse.distance import Distance, coarsest, distance, roundoff, summands
+from msprobe.analyse.gain import GAIN, gain
 from msprobe.analyse.judge import Finding, by_call
+from msprobe.analyse.match import Pair
+from msprobe.analyse.reason import entered, off, originated, told
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.record import Leaf
 
@@ -27,11 +30,14 @@ NOT_JUDGED: Level = "not judged"
 LEVELS = (SAME, ROUNDING, PASSED_ON, ENTERED, ORIGINATED, NOT_JUDGED)
 
 MARGIN = 8.0  # times u * sqrt(K): what rounding explains
-GAIN = 64.0  # what one call may make of an error of its inputs
 DRIFT = 16.0  # where only summaries are known: how much larger an unseen error may be than any seen so far
 
+_COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
+_SUM = 2.0**-24  # the roundoff that numbers of less precision are added with
 # What these return is not determined: memory as it was found.
 _UNDEFINED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_"})
+# These change buffers that they are given, beside what they return.
+_CHANGING = frozenset({"batch_norm", "instance_norm"})
 
 
 class Verdict(NamedTuple):
@@ -58,17 +64,19 @@ _EQUAL = Verdict(SAME, error=0.0)
 class _Seen(NamedTuple):
     """A place whose distance is known."""
 
-    finding: Finding
+    pair: Pair
     distance: Distance
 
 
 def assess(findings: Sequence[Finding]) -> list[Verdict]:
     """A verdict for each finding, in their order; the calls are gone through in the order of execution."""
     calls = list(by_call(findings))
-    seen = [[_Seen(f, distance(f.pair, f.measured)) for f in call] for call in calls]
+    seen = [[_Seen(f.pair, distance(f.pair, f.measured)) for f in call] for call in calls]
     verdicts: list[list[Verdict]] = [[] for _ in calls]
     sources = _Sources(seen)
     memory = _Memory({call[0].pair.place.record.name: call[0].pair.place.record.parent for call in calls})
+    for call in seen:
+        memory.prepare(call)
     for number in in_order([call[0].pair.place.record.name for call in calls]):
         call = seen[number]
         found = _assess_call(call, sources.of(call), memory)
@@ -83,15 +91,27 @@ class _Memory:
         self.drift = 0.0  # the largest error so far
         self._parents = {str(name): parent for name, parent in parents.items()}
         self._made_in: dict[str, str] = {}  # a module: the call in it that made a difference
-        self._cancelled: set[object] = set()
+        self._inside: dict[str, float] = {}  # a module: the roundoff of the coarsest dtype in it
+        self._cancelled: set[object] = set()  # contents
+
+    def prepare(self, call: Sequence[_Seen]) -> None:
+        """Note which dtype a call has, for the modules around it."""
+        unit = coarsest(_leaves(call))
+        for module in self._around(str(call[0].pair.place.record.name)):
+            self._inside[module] = max(unit, self._inside.get(module, 0.0))
+
+    def coarsest_in(self, name: CallName) -> float:
+        """The largest roundoff of what was recorded inside a module, such as bfloat16 below autocast."""
+        return self._inside.get(str(name), 0.0)
 
     def is_cancelled(self, seen: _Seen) -> bool:
         """Whether the same values came out of a call as rounding of far larger numbers."""
-        return bool(self._cancelled) and _content(seen) in self._cancelled
+        known = content(seen.pair) if self._cancelled else None
+        return known is not None and known in self._cancelled
 
     def noted(self, call: Sequence[_Seen], verdicts: list[Verdict]) -> list[Verdict]:
         """The verdicts of a call, with what is known of the calls in it."""
-        name = str(call[0].finding.pair.place.record.name)
+        name = str(call[0].pair.place.record.name)
         if name in self._made_in:
             verdicts = [
                 _made_inside(verdict, self._made_in[name]) if _is_output(seen) else verdict
@@ -103,7 +123,7 @@ class _Memory:
         lost = bool(outputs) and all(error == 0 for error in outputs)  # whatever came in had no effect
         for seen, verdict in zip(call, verdicts, strict=True):
             if verdict.cancelled:
-                self._cancelled.add(_content(seen))
+                self._cancelled.add(content(seen.pair))
             elif verdict.error is not None and not lost:
                 self.drift = max(self.drift, verdict.error)
         return verdicts
@@ -118,22 +138,23 @@ class _Memory:
         return found
 
 
-def _content(seen: _Seen) -> object:
-    """What tells the values of a place from others, whatever shape they come in."""
-    pair = seen.finding.pair
+def content(pair: Pair) -> object:
+    """What tells the values of a place from others, in whatever shape; None where little is known."""
     leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    if any(leaf is None or leaf.stats is None for leaf in leaves):
+        return None
     return tuple((leaf.dtype, leaf.stats, leaf.checksum) for leaf in leaves if leaf is not None)
 
 
 def _is_output(seen: _Seen) -> bool:
-    return seen.finding.pair.place.side == "output"
+    return seen.pair.place.side == "output"
 
 
 def _made_inside(verdict: Verdict, culprit: str) -> Verdict:
     """A module's output is what a call in it made of it."""
     if verdict.level not in (ORIGINATED, PASSED_ON):
         return verdict
-    return verdict._replace(level=PASSED_ON, reason=f"{_off(verdict.error or 0.0)}, made inside by {culprit}")
+    return verdict._replace(level=PASSED_ON, reason=f"{off(verdict.error or 0.0)}, made inside by {culprit}")
 
 
 def in_order(names: Sequence[CallName]) -> list[int]:
@@ -164,9 +185,9 @@ class _Sources:
         self._modules: dict[str, list[_Seen]] = defaultdict(list)
         self._together: dict[CallName, list[Sequence[_Seen]]] = defaultdict(list)
         for call in calls:
-            if call[0].finding.pair.target is None:
+            if call[0].pair.target is None:
                 continue
-            name = call[0].finding.pair.place.record.name
+            name = call[0].pair.place.record.name
             for other in _golden_names(call):
                 self._together[other].append(call)
             if name.direction == FORWARD:
@@ -175,34 +196,33 @@ class _Sources:
                 self._modules[name.owner] += call
 
     def of(self, call: Sequence[_Seen]) -> list[_Seen]:
-        name = call[0].finding.pair.place.record.name
+        name = call[0].pair.place.record.name
         if name.direction == PARAMETERS_GRAD:
             return self._modules[name.owner]
         calls = [call]
         for other in _golden_names(call):
             calls += (each for each in self._together[other] if each is not call)
-        own = [seen for each in calls for seen in each if seen.finding.pair.place.side != "output"]
+        own = [seen for each in calls for seen in each if seen.pair.place.side != "output"]
         if name.direction == BACKWARD:
-            names = (each[0].finding.pair.place.record.name.facing(FORWARD) for each in calls)
+            names = (each[0].pair.place.record.name.facing(FORWARD) for each in calls)
             return [*own, *(seen for each in names for seen in self._forward.get(each, ()))]
         return own
 
 
 def _golden_names(call: Sequence[_Seen]) -> set[CallName]:
     """The calls of the golden run that places of a call are compared with; mostly one."""
-    golden = (seen.finding.pair.golden for seen in call)
+    golden = (seen.pair.golden for seen in call)
     return {place.record.name for place in golden if place is not None}
 
 
 def _assess_call(call: Sequence[_Seen], sources: Sequence[_Seen], memory: _Memory) -> list[Verdict]:
-    name = call[0].finding.pair.place.record.name
+    name = call[0].pair.place.record.name
     if name.api in _UNDEFINED:
         return [Verdict(NOT_JUDGED, "its content is whatever the memory held") for _ in call]
     leaves = list(_leaves((*call, *sources)))
     growth = math.sqrt(summands(leaves, is_gradient=name.direction != FORWARD))
-    rounding = _Rounding(coarsest(leaves), growth)
-    outputs = [seen for seen in call if _is_output(seen)]
-    reaches_out = not outputs or any(seen.distance.error != 0 for seen in outputs)
+    rounding = _Rounding(max(coarsest(leaves), memory.coarsest_in(name)), growth)
+    reaches_out = _reaches_out(name, [seen for seen in call if _is_output(seen)])
     found = []
     for seen in call:
         error, tolerance = seen.distance.error, rounding.at(seen)
@@ -217,6 +237,26 @@ def _assess_call(call: Sequence[_Seen], sources: Sequence[_Seen], memory: _Memor
     return found
 
 
+def _reaches_out(name: CallName, outputs: Sequence[_Seen]) -> bool:
+    """Whether what went into a call may have had an effect, as far as its outputs show."""
+    if not outputs or name.api in _CHANGING or any(seen.distance.error != 0 for seen in outputs):
+        return True
+    return not _overwrites(name) and not all(map(_shows_all, outputs))
+
+
+def _overwrites(name: CallName) -> bool:
+    """Whether a call may put something else in the place of its input, whatever that was."""
+    return name.api.endswith("_")
+
+
+def _shows_all(seen: _Seen) -> bool:
+    """Whether an equal output is equal: four statistics tell numbers apart, but not what is true where."""
+    leaf = seen.pair.place.leaf
+    if seen.distance.is_whole or leaf is None or roundoff(leaf.dtype):
+        return True
+    return leaf.statistics is not None and leaf.statistics.max == leaf.statistics.min
+
+
 class _Rounding(NamedTuple):
     """What rounding explains in one call."""
 
@@ -224,18 +264,20 @@ class _Rounding(NamedTuple):
     growth: float  # by the number of summands
 
     def at(self, seen: _Seen) -> float:
-        """The tolerance at a place; none where numbers are whole."""
-        leaf = seen.finding.pair.place.leaf
+        """The tolerance at a place, none where numbers are whole; an input was rounded to its own dtype."""
+        leaf = seen.pair.place.leaf
         if leaf is None or not leaf.is_tensor:
             unit = roundoff(None) if leaf is not None and isinstance(leaf.value, float) else 0.0
+        elif not roundoff(leaf.dtype):
+            unit = 0.0
         else:
-            unit = self.unit if roundoff(leaf.dtype) else 0.0
-        return MARGIN * unit * self.growth
+            unit = self.unit if _is_output(seen) else coarsest(_leaves([seen]))
+        return MARGIN * max(unit, min(unit, _SUM) * self.growth)
 
 
 def _leaves(places: Iterable[_Seen]) -> Iterator[Leaf | None]:
     for seen in places:
-        pair = seen.finding.pair
+        pair = seen.pair
         if pair.target is not None:
             yield pair.target.leaf
         if pair.golden is not None:
@@ -245,21 +287,36 @@ def _leaves(places: Iterable[_Seen]) -> Iterator[Leaf | None]:
 def _alone(seen: _Seen, error: float | None, tolerance: float) -> Verdict | None:
     """The verdict of a place for which nothing else must be asked; None for all others."""
     if error is None:
-        return Verdict(NOT_JUDGED, seen.finding.pair.reason or "nothing was recorded to compare")
+        return Verdict(NOT_JUDGED, seen.pair.reason or "nothing was recorded to compare")
     if error == 0:
         return _EQUAL
     if error <= tolerance:
-        return Verdict(ROUNDING, _explained(error, tolerance), error, tolerance)
+        return Verdict(ROUNDING, f"{off(error)}; rounding explains up to {tolerance:.2g}", error, tolerance)
     return None
 
 
 def _input(seen: _Seen, error: float, tolerance: float, memory: _Memory, reaches_out: bool) -> Verdict:
+    name, leaf = seen.pair.place.record.name, seen.pair.place.leaf
+    is_plain = leaf is not None and not leaf.is_tensor
     if memory.is_cancelled(seen):
-        reason = f"{_off(error)}: rounding of an earlier call, whose values nearly cancel"
+        reason = f"{off(error)}: rounding of an earlier call, whose values nearly cancel"
         return Verdict(ROUNDING, reason, error, tolerance)
-    if error <= tolerance + GAIN * memory.drift or not reaches_out:
-        return Verdict(PASSED_ON, f"{_off(error)}, which earlier calls passed on", error, tolerance)
-    return Verdict(ENTERED, _entered(seen, error), error, tolerance)
+    is_explained = error <= tolerance + (min(memory.drift, _COMPUTED) if is_plain else GAIN * memory.drift)
+    if is_explained or (seen.distance.seen == "shapes" and memory.drift > 0):
+        return Verdict(
+            PASSED_ON,
+            f"{told(seen.pair, seen.distance)}, which earlier calls passed on",
+            error,
+            tolerance,
+        )
+    if not reaches_out and (is_plain or math.isfinite(error) or _overwrites(name)):
+        return Verdict(
+            PASSED_ON,
+            f"{told(seen.pair, seen.distance)}; the outputs show no effect",
+            error,
+            tolerance,
+        )
+    return Verdict(ENTERED, entered(seen.pair, seen.distance), error, tolerance)
 
 
 def _output(
@@ -269,18 +326,24 @@ def _output(
     before = max(came.most, came.unseen)
     if tolerance == 0 and before > 0:
         return Verdict(PASSED_ON, "a whole number or truth value changed with its inputs", error, tolerance)
+    if seen.distance.seen == "shapes" and before > 0:
+        return Verdict(PASSED_ON, f"{told(seen.pair, seen.distance)}, as its inputs differ", error, tolerance)
     # Where inputs differ, a decision such as that of relu may flip for a few numbers: it is the typical one
     # that must be explained.
-    if before > 0 and seen.distance.typical <= tolerance + GAIN * before:
+    if (
+        before > 0
+        and seen.distance.typical <= tolerance + gain(seen.pair, [s.pair for s in sources]) * before
+    ):
         if max(came.sound, came.unseen) <= tolerance < before:
-            reason = f"{_off(error)}, as those of its inputs whose values nearly cancel"
+            reason = f"{off(error)}, as those of its inputs whose values nearly cancel"
             return Verdict(ROUNDING, reason, error, tolerance)
         whose = "its inputs" if came.most >= came.unseen else "earlier calls"
-        return Verdict(PASSED_ON, f"{_off(error)}; {whose} are off by up to {before:.2g}", error, tolerance)
+        return Verdict(PASSED_ON, f"{off(error)}; {whose} are off by up to {before:.2g}", error, tolerance)
     if _cancelled(seen, sources, tolerance):
-        reason = f"{_off(error)}, but its values nearly cancel: that is rounding of the far larger inputs"
+        reason = f"{off(error)}, but its values nearly cancel: that is rounding of the far larger inputs"
         return Verdict(ROUNDING, reason, error, tolerance)
-    return Verdict(ORIGINATED, _originated(seen, error, tolerance, came.most), error, tolerance)
+    inputs = came.sight if came.most == 0 else f"its inputs are off by only {came.most:.2g}"
+    return Verdict(ORIGINATED, originated(seen.pair, seen.distance, inputs, tolerance), error, tolerance)
 
 
 class _Before(NamedTuple):
@@ -289,6 +352,7 @@ class _Before(NamedTuple):
     most: float  # as far as it was recorded
     sound: float  # the same without values that nearly cancel
     unseen: float  # what may have come with it unseen
+    sight: str  # how well it was seen, where nothing is off
 
 
 def _before(seen: _Seen, sources: Sequence[_Seen], memory: _Memory) -> _Before:
@@ -297,11 +361,21 @@ def _before(seen: _Seen, sources: Sequence[_Seen], memory: _Memory) -> _Before:
     unseen = 0.0
     if seen.distance.seen in ("statistics", "checksums"):  # which show less than there is
         unseen = memory.drift * DRIFT / GAIN
-    if seen.finding.pair.place.record.name.direction == PARAMETERS_GRAD and not any(
-        s.finding.pair.place.record.name.direction == BACKWARD for s in sources
+    if seen.pair.place.record.name.direction == PARAMETERS_GRAD and not any(
+        s.pair.place.record.name.direction == BACKWARD for s in sources
     ):
         unseen = memory.drift  # the gradient that went in was not recorded
-    return _Before(most, sound, unseen)
+    return _Before(most, sound, unseen, _sight(sources))
+
+
+def _sight(sources: Sequence[_Seen]) -> str:
+    """In words, how equal inputs are that show no difference."""
+    tensors = [s for s in sources if (leaf := s.pair.place.leaf) is not None and leaf.is_tensor]
+    if any(s.distance.error is None for s in tensors):
+        return "those of its inputs that could be compared are equal"
+    if not all(s.distance.is_whole for s in tensors):
+        return "its inputs are equal in max, min, mean and norm"
+    return "its inputs are equal"
 
 
 def _cancelled(seen: _Seen, sources: Sequence[_Seen], tolerance: float) -> bool:
@@ -310,11 +384,11 @@ def _cancelled(seen: _Seen, sources: Sequence[_Seen], tolerance: float) -> bool:
     A gradient is made from gradients, times what ran forward, and may be a sum of many.
     """
     off = (seen.distance.error or 0.0) * seen.distance.size
-    forward = [s for s in sources if s.finding.pair.place.record.name.direction == FORWARD]
-    if seen.finding.pair.place.record.name.direction == FORWARD:
+    forward = [s for s in sources if s.pair.place.record.name.direction == FORWARD]
+    if seen.pair.place.record.name.direction == FORWARD:
         return any(off <= _reach(s, tolerance) for s in forward)
     times = max([1.0, *(s.distance.size for s in forward)])
-    gradients = [s for s in sources if s.finding.pair.place.record.name.direction == BACKWARD]
+    gradients = [s for s in sources if s.pair.place.record.name.direction == BACKWARD]
     return any(off <= times * _reach(s, tolerance) * math.sqrt(_share(s, seen)) for s in gradients)
 
 
@@ -330,35 +404,5 @@ def _share(source: _Seen, seen: _Seen) -> float:
 
 
 def _count(seen: _Seen) -> int:
-    leaf = seen.finding.pair.place.leaf
+    leaf = seen.pair.place.leaf
     return math.prod(leaf.shape or ()) if leaf is not None else 1
-
-
-# ---- in words ----
-
-
-def _off(error: float) -> str:
-    return "NaN or infinite on one side alone" if math.isinf(error) else f"off by {error:.2g} of its size"
-
-
-def _explained(error: float, tolerance: float) -> str:
-    return f"{_off(error)}; rounding explains up to {tolerance:.2g}"
-
-
-def _originated(seen: _Seen, error: float, tolerance: float, before: float) -> str:
-    inputs = "its inputs are equal" if before == 0 else f"its inputs are off by only {before:.2g}"
-    dtype = seen.finding.pair.place.leaf.dtype if seen.finding.pair.place.leaf else ""
-    explained = f"rounding of {dtype} explains up to {tolerance:.2g}" if tolerance else "no rounding here"
-    return f"{_off(error)}; {inputs}, and {explained}"
-
-
-def _entered(seen: _Seen, error: float) -> str:
-    pair = seen.finding.pair
-    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
-    if not any(leaf is not None and leaf.is_tensor for leaf in leaves):
-        ours, theirs = (None if leaf is None else leaf.value for leaf in leaves)
-        return f"this argument is {ours!r}, in the golden run {theirs!r}"
-    return (
-        f"{_off(error)} already when it comes in, though nothing compared before it is: a parameter, data, "
-        "or code that was not recorded or has no counterpart"
-    )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from msprobe.analyse.match import Pair
 from msprobe.analyse.measure import EQUAL, Measured, TensorErrors, measure_sketches
 from msprobe.kernels import Statistics
+from msprobe.name import FORWARD
 from msprobe.record import Leaf, number_type
 
 # Half the distance from 1 to the next number, by the name of the dtype.
@@ -40,12 +41,18 @@ class Distance(NamedTuple):
     error: float | None
     typical: float = 0.0
     size: float = 0.0  # of the values: their root mean square
-    seen: str = ""  # what it was taken from: contents, sketches, statistics, checksums, values
+    seen: str = ""  # what it was taken from: contents, sketches, statistics, checksums, values, shapes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that there is was looked at: what is equal then has no other effect."""
+        return self.seen not in ("statistics", "")
 
 
 NOWHERE = Distance(None)
 _SAME = Distance(0.0, seen="values")
 _UNLIKE = Distance(math.inf, math.inf, seen="values")
+_OTHER_SHAPE = Distance(math.inf, math.inf, seen="shapes")
 
 
 def distance(pair: Pair, measured: Measured) -> Distance:
@@ -54,9 +61,7 @@ def distance(pair: Pair, measured: Measured) -> Distance:
         return NOWHERE
     ours, theirs = pair.target.leaf, pair.golden.leaf
     if pair.reason:
-        either = ours or theirs
-        is_value = (ours is None or theirs is None) and either is not None and not either.is_tensor
-        return _UNLIKE if is_value else NOWHERE  # an argument given on one side alone
+        return _unmeasured(pair, ours, theirs)
     if ours is None or theirs is None:
         return _SAME
     if not ours.is_tensor:
@@ -67,6 +72,16 @@ def distance(pair: Pair, measured: Measured) -> Distance:
         if measured.sums is not None:
             return _contents(measured, ours, theirs)
     return _described(ours, theirs)
+
+
+def _unmeasured(pair: Pair, ours: Leaf | None, theirs: Leaf | None) -> Distance:
+    """Where no number can be given, that may be the difference: an argument of one run, another shape."""
+    either = ours or theirs
+    if ours is None or theirs is None:
+        is_argument = pair.place.side == "input" and pair.place.record.name.direction == FORWARD
+        return _UNLIKE if either is not None and (is_argument or not either.is_tensor) else NOWHERE
+    by_name = pair.certainty is None and not pair.fuzzy and ours.type == theirs.type
+    return _OTHER_SHAPE if by_name and ours.is_tensor and ours.shape != theirs.shape else NOWHERE
 
 
 def _contents(measured: TensorErrors, ours: Leaf, theirs: Leaf) -> Distance:

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, Verdict, in_order
+from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, Verdict, content, in_order
 from msprobe.analyse.judge import Finding
 from msprobe.analyse.likeness import is_telling
 from msprobe.analyse.match import Place
 from msprobe.kernels import Statistics
-from msprobe.name import FORWARD
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
 from msprobe.plural import counted
-from msprobe.record import Leaf, Record, Recording
+from msprobe.record import Leaf, Record, Recording, leaves
 
 Grade = Literal["strong", "fair", "weak"]
 
@@ -44,6 +44,7 @@ class Divergence(NamedTuple):
     hint: str = ""
     step: int | None = None
     rank: int | None = None
+    content: object = None  # tells its values from others
 
     @property
     def is_collective(self) -> bool:
@@ -57,6 +58,8 @@ class Located(NamedTuple):
     culprit: Divergence | None  # made it, or is where it came in; None: grown slowly, or no divergence
     origins: tuple[Divergence, ...]  # all that look so, in the order of execution
     not_finite: Divergence | None  # the target's first call that made NaN of finite numbers
+    step: int | None = None
+    noise: frozenset[object] = frozenset()  # what may differ in later steps: contents, names of gradients
 
 
 def locate(
@@ -92,7 +95,17 @@ def locate(
             not_finite = walk.divergence(row)
         walk.leave(row)
     culprit = origins[0] if origins else None
-    return Located(first, culprit, tuple(origins), not_finite)
+    noise = frozenset(_noise(findings, verdicts)) - {None}
+    return Located(first, culprit, tuple(origins), not_finite, target.step, noise)
+
+
+def _noise(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Iterator[object]:
+    """What later steps may differ by: contents that are zero but for rounding, and gradients that differ."""
+    for finding, verdict in zip(findings, verdicts, strict=True):
+        if verdict.cancelled:
+            yield content(finding.pair)
+        if verdict.error and finding.pair.place.record.name.direction != FORWARD:
+            yield finding.pair.place.name
 
 
 def _in_order(findings: Sequence[Finding]) -> Iterator[int]:
@@ -128,6 +141,7 @@ class _Walk:
         self._calls = self._collectives = self._checked = 0
         self._unchecked: Counter[str] = Counter()
         self._inputs_finite = True
+        self._had_nan = False  # any place before
         self._lonely: dict[object, Record] = {}  # by values: calls that the golden run has none for
 
     def enter(self, row: int) -> None:
@@ -135,7 +149,9 @@ class _Walk:
         if record is not self._record:
             self._record = record
             self._calls += 1
-            self._inputs_finite = True
+            forward = self._target.records.get(str(record.name.facing(FORWARD)))
+            ran = forward.fields if forward is not None and forward is not record else {}
+            self._inputs_finite = all(map(_is_finite, leaves(ran)))
             if record.name.prefix in _COLLECTIVES:
                 self._collectives += 1
 
@@ -148,14 +164,17 @@ class _Walk:
         place, other = self._findings[row].pair.target, self._findings[row].pair.golden
         if place is None:
             return
+        self._had_nan = self._had_nan or _has_nan(place.leaf)
         if place.side != "output":
-            self._inputs_finite = self._inputs_finite and not _has_nan(place.leaf)
+            self._inputs_finite = self._inputs_finite and _is_finite(place.leaf)
         elif other is None and place.leaf is not None and is_telling(place.leaf):
             self._lonely[place.leaf.stats] = place.record
 
     def makes_nan(self, row: int) -> bool:
         place = self._findings[row].pair.target
-        return place is not None and place.side == "output" and self._inputs_finite and _has_nan(place.leaf)
+        if place is None or place.side != "output" or self._had_nan:
+            return False
+        return self._inputs_finite and _has_nan(place.leaf)
 
     def is_around(self, origins: Sequence[Divergence]) -> bool:
         """Whether this call only holds one that was named, or is the same."""
@@ -178,6 +197,7 @@ class _Walk:
             _hint(place, self._verdicts[row]) or self._came_from(row),
             self._target.step,
             self._target.rank,
+            content(self._findings[row].pair),
         )
 
     def _came_from(self, row: int) -> str:
@@ -256,13 +276,21 @@ def _modules(record: Record, recording: Recording) -> Iterator[str]:
 
 
 def _has_nan(leaf: Leaf | None) -> bool:
+    return any(map(math.isnan, _ends(leaf)))
+
+
+def _is_finite(leaf: Leaf | None) -> bool:
+    return all(map(math.isfinite, _ends(leaf)))
+
+
+def _ends(leaf: Leaf | None) -> list[float]:
+    """The largest and the smallest number, as far as they are known."""
     if leaf is None:
-        return False
-    if not leaf.is_tensor:
-        return isinstance(leaf.value, float) and math.isnan(leaf.value)
-    return isinstance(leaf.stats, Statistics) and any(
-        isinstance(value, float) and math.isnan(value) for value in (leaf.stats.max, leaf.stats.min)
-    )
+        return []
+    found: tuple[object, ...] = (leaf.value,)
+    if leaf.is_tensor:
+        found = leaf.stats[:2] if isinstance(leaf.stats, Statistics) else ()
+    return [value for value in found if isinstance(value, float)]
 
 
 def _hint(place: Place, verdict: Verdict) -> str:
@@ -287,12 +315,38 @@ def overall(found: Sequence[Located]) -> Divergence | None:
     A rank whose result of a collective call differs may only have been handed it; what came before the
     fewest collective calls was first.
     """
-    culprits = [located.culprit for located in found if located.culprit is not None]
-    return min(culprits, key=_precedence, default=None)
+    news = (next((each for each in one.origins if _is_news(each, found)), None) for one in found)
+    return min((each for each in news if each is not None), key=_precedence, default=None)
+
+
+def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
+    """Not what comes in different because an earlier step has parted, and the optimizer has taken it in.
+
+    Nor what may come of a gradient that differs at all: Adam makes a whole step of each number of it that is
+    zero but for rounding.
+    """
+    leaf = origin.place.leaf
+    if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
+        return True
+    facts = {origin.content, _gradient_of(origin.place)}
+    earlier = (one for one in found if _number(one.step) < _number(origin.step))
+    return not any(one.first is not None or facts & one.noise for one in earlier)
+
+
+def _gradient_of(place: Place) -> str:
+    """Where the gradient stands of what goes into a call, or of a parameter of a module."""
+    name = place.record.name
+    if place.side == "parameters":
+        return slot_name(str(name.facing(PARAMETERS_GRAD)), place.slot.removeprefix("parameters."))
+    return slot_name(str(name.facing(BACKWARD)), place.slot.replace("input", "output", 1))
+
+
+def _number(step: int | None) -> int:
+    return -1 if step is None else step
 
 
 def _precedence(divergence: Divergence) -> tuple[int, int, bool, int]:
     collectives, calls = divergence.order
-    step = -1 if divergence.step is None else divergence.step
+    step = _number(divergence.step)
     before = collectives - 1 if divergence.is_collective else collectives
     return step, before, divergence.is_collective, calls

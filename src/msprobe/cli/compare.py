@@ -240,9 +240,12 @@ def _log_calls(outcomes: Sequence[Outcome]) -> None:
 
 def _status(outcomes: Sequence[Outcome], fail_on: Sequence[str]) -> int:
     from msprobe.analyse.judge import BAD
+    from msprobe.analyse.locate import overall
 
+    if not any(outcome.judged for outcome in outcomes):
+        return 2  # nothing compared is never a pass
     found = {
-        "divergence": any(outcome.located.culprit is not None for outcome in outcomes),
+        "divergence": overall([outcome.located for outcome in outcomes]) is not None,
         "accuracy": any(outcome.results[result] for outcome in outcomes for result in BAD),
         "unmatched": any(outcome.unmatched for outcome in outcomes),
     }

@@ -19,6 +19,7 @@ _WORDS = {
     NOT_JUDGED: "not judged",
 }
 _MOST_DOUBTFUL = 5
+_LEARNT = "what an optimizer made of an earlier step, whose gradient here differs"
 
 
 def answer(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -29,7 +30,8 @@ def answer(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield from (f"  {line}" for line in details(culprit))
     elif any(outcome.located.first for outcome in outcomes):
         first = next(o.located.first for o in outcomes if o.located.first is not None)
-        yield f"  the first place beyond rounding: {first.place.name}: {first.verdict.reason}"
+        why = _LEARNT if first.verdict.level == ENTERED else first.verdict.reason
+        yield f"  the first place beyond rounding: {first.place.name}{_where(first)}: {why}"
     for outcome in outcomes:
         producer = outcome.located.not_finite
         if producer is not None and (culprit is None or producer.place.record is not culprit.place.record):
@@ -48,19 +50,22 @@ def headline(outcomes: Sequence[Outcome]) -> str:
         return f"{what} {word} {culprit.place.record.name}{_where(culprit)}."
     if any(outcome.located.first for outcome in outcomes):
         return (
-            "Differences grow beyond rounding, but no single call makes one: each is explained by its inputs."
+            "Differences grow beyond rounding, but no single call makes one: each is explained by what went "
+            "before."
         )
     if not judged:
-        return "Nothing could be judged: no place has values on both sides."
+        return "Nothing could be judged: no place has values on both sides. Are both of one level?"
     compared = counted(judged, "place", "were")
-    return f"No divergence: {compared} compared, and rounding explains every difference."
+    are_equal = all(outcome.levels[SAME] == outcome.judged for outcome in outcomes)
+    explained = "all are equal" if are_equal else "rounding explains every difference"
+    return f"No divergence: {compared} compared, and {explained}."
 
 
 def details(culprit: Divergence) -> Iterator[str]:
     """What a reader wants to know of it next."""
     yield f"{culprit.place.slot or 'value'}: {culprit.verdict.reason}"
-    error = culprit.verdict.error
-    if error is not None and error != float("inf"):
+    error, leaf = culprit.verdict.error, culprit.place.leaf
+    if error is not None and error != float("inf") and leaf is not None and leaf.is_tensor:
         yield f"a relative tolerance of {error:.2g} would have passed it"
     if culprit.hint:
         yield culprit.hint
