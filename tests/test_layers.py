@@ -15,7 +15,7 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 # Lowest line first. Units on one line do not know each other; a unit may import itself.
 LAYERS = (
     ("msprobe",),  # the package itself: its version and nothing else
-    ("plural", "screen"),
+    ("plural", "screen", "given"),
     ("errors", "log", "garbage"),
     ("name", "kernels", "json_file", "yaml_file"),
     ("record",),

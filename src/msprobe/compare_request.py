@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from msprobe.errors import UsageError
+from msprobe.given import is_count, is_folder
 
 _KEYS: dict[str, type] = {
     "npu_path": str,
@@ -60,17 +60,13 @@ def _check(key: str, value: Any, where: str) -> None:
         meant = f"did you mean '{near[0]}'?" if near else f"it knows {', '.join(_KEYS)}."
         raise UsageError(f"{where}: '{key}' is not a key of compare.json; {meant}")
     kind = _KEYS[key]
-    if not isinstance(value, kind) or (isinstance(value, list) and not all(map(_is_number, value))):
+    if not isinstance(value, kind) or (isinstance(value, list) and not all(map(is_count, value))):
         raise UsageError(f"{where}: '{key}' is {value!r}; it must be {_WORDS[kind]}.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _check_folders(target: str, golden: str, where: str) -> None:
     for key, path in (("npu_path", target), ("bench_path", golden)):
-        if not os.path.isdir(path):
+        if not is_folder(path):
             raise UsageError(
                 f"{where}: with 'rank_id' or 'step_id' kernels are compared, and '{key}' must be the folder "
                 f"of a kernel dump; {path} is none. Leave both keys out to compare a dump.json."
@@ -78,7 +74,7 @@ def _check_folders(target: str, golden: str, where: str) -> None:
 
 
 def _check_stack(target: str, stack: str | None, where: str) -> None:
-    if os.path.isdir(target):
+    if is_folder(target):
         raise UsageError(
             f"{where}: call stacks are shown for one card, and {target} is the folder of several. Name a "
             "dump.json and its stack_path, or give the two folders on the command line without -i."

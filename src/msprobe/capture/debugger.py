@@ -20,6 +20,7 @@ from msprobe.capture.tasks import TASKS, Opening, Task
 from msprobe.capture.variables import VariableRecorder
 from msprobe.config import Config
 from msprobe.errors import UsageError
+from msprobe.given import is_count
 from msprobe.log import logger, set_rank
 from msprobe.record import Header
 from msprobe.store.run import Run
@@ -116,7 +117,7 @@ class Debugger:
 
     def set_init_step(self, step: int) -> None:
         """Count steps from here; call it before the training loop."""
-        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        if not is_count(step):
             raise UsageError(f"set_init_step takes a whole number from 0 on, not {step!r}.")
         if self._writer is not None:
             raise UsageError(
@@ -287,7 +288,7 @@ def _checked_range(token_range: Any, model: Any) -> tuple[int, int] | None:
     good = (
         isinstance(token_range, (list, tuple))
         and len(token_range) == 2
-        and all(isinstance(end, int) and not isinstance(end, bool) and end >= 0 for end in token_range)
+        and all(map(is_count, token_range))
         and token_range[0] <= token_range[1]
     )
     if not good:

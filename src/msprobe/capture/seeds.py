@@ -8,11 +8,12 @@ import random
 import numpy as np
 
 from msprobe.errors import UsageError
+from msprobe.given import is_count
 
 
 def fix_seeds(seed: int, mode: bool, rm_dropout: bool) -> None:
     """Fix them, once it is sure that the arguments of seed_all() are good."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+    if not is_count(seed) or seed >= 2**32:
         raise UsageError(f"seed_all takes a whole number from 0 to 2**32 - 1 as seed, not {seed!r}.")
     for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
         if not isinstance(value, bool):

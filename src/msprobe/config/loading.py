@@ -24,6 +24,7 @@ from msprobe.config.notices import idle, ignored
 from msprobe.config.rules import kernel_apis, problems
 from msprobe.config.wording import check, refuse, without
 from msprobe.errors import ConfigError
+from msprobe.given import is_path
 from msprobe.json_file import Json, JsonObject, Remark, read_object
 
 
@@ -94,7 +95,7 @@ def load(
 
     Arguments that are not None win over the file. A ConfigError names every problem at once.
     """
-    if path is not None and not isinstance(path, (str, os.PathLike)):
+    if path is not None and not is_path(path):
         raise ConfigError(f"config_path is {path!r}, but it must be the path of a file.")
     named = {"task": task, "dump_path": _plain(dump_path), "level": level, "step": _plain(step)}
     arguments = {key: value for key, value in named.items() if value is not None}

@@ -13,6 +13,7 @@ from msprobe.adapter import Undo
 from msprobe.capture.door import OpenDebugger
 from msprobe.config import Config, Scene
 from msprobe.errors import UsageError
+from msprobe.given import is_count
 from msprobe.log import logger, set_rank
 from msprobe.mindspore.kernel_config import (
     ELSEWHERE,
@@ -124,7 +125,7 @@ class KernelDebugger(OpenDebugger):
 
     def set_init_step(self, step: int) -> None:
         """Count steps from here; call it before the training loop."""
-        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        if not is_count(step):
             raise UsageError(f"set_init_step takes a whole number from 0 on, not {step!r}.")
         if self._number is not None:
             raise UsageError(
