@@ -72,6 +72,12 @@ def writable(text: str) -> str:
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
+def test_optional_columns_without_content_are_left_out() -> None:
+    table = Table(["a", "b", "c"], [[None, "-", None], [None, 1, None]])
+    assert table.lean(("b", "c"), (None, "-")) == Table(["a", "b"], [[None, "-"], [None, 1]])
+    assert Table(["a", "b"], []).lean(("b",), (None,)) == Table(["a"], [])
+
+
 def test_each_kind_of_cell_is_read_back_as_it_was(tmp_path: Path) -> None:
     cells: list[Cell] = [
         "text",

@@ -71,6 +71,11 @@ def number_type(dtype: str | None) -> str:
     return (dtype or "").rpartition(".")[2].lower()
 
 
+def is_float(dtype: str | None) -> bool:
+    """Whether numbers of this dtype have a fraction, however wide they are."""
+    return number_type(dtype).startswith(("float", "bfloat"))
+
+
 Tree: TypeAlias = "Leaf | list[Tree] | dict[str, Tree] | None"
 
 

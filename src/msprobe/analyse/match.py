@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from msprobe.name import PARAMETERS_GRAD, CallName, slot_name
-from msprobe.record import Leaf, Record, Recording, Tree, number_type
+from msprobe.record import Leaf, Record, Recording, Tree, is_float, number_type
 
 Side = Literal["input", "parameters", "output"]
 
@@ -112,6 +112,20 @@ def match(
     return pairs
 
 
+def match_whole(target: Recording, golden: Recording, absent: str) -> Iterator[Pair]:
+    """Pair every place of the target with that of its name, where both runs have the same places of its call.
+
+    Of all other calls of the target `absent` is said, and whatever else the golden run has is left out.
+    """
+    for key, record in target.records.items():
+        other = golden.records.get(key)
+        ours, theirs = list(places(record)), list(places(other)) if other is not None else []
+        if [place.name for place in ours] == [place.name for place in theirs]:
+            yield from map(Pair, ours, theirs)
+        else:
+            yield from (Pair(place, None, absent) for place in ours)
+
+
 def _is_shifted(ours: CallName, theirs: CallName) -> bool:
     """Whether the call counts differ; that of the gradients of parameters is only written by some."""
     return ours.count != theirs.count and ours.direction != PARAMETERS_GRAD
@@ -145,6 +159,13 @@ def _found(tree: Tree, name: str, side: Side, record: Record) -> Iterator[Place]
             yield from _found(item, f"{name}.{key}", side, record)
     else:
         yield Place(name, side, tree, record)
+
+
+def seen_in(record: Record) -> Iterator[tuple[str, Leaf]]:
+    """What was seen at the slots of a record, where anything was."""
+    for place in places(record):
+        if place.leaf is not None:
+            yield place.slot, place.leaf
 
 
 # ---- calls ----
@@ -335,11 +356,17 @@ def _shape(leaf: Leaf) -> list[int]:
 
 def _alike(ours: str | None, theirs: str | None) -> bool:
     """Floating-point numbers of any width can be compared with each other; all else must be equal."""
-    return number_type(ours) == number_type(theirs) or (_is_float(ours) and _is_float(theirs))
+    return number_type(ours) == number_type(theirs) or (is_float(ours) and is_float(theirs))
 
 
-def _is_float(dtype: str | None) -> bool:
-    return number_type(dtype).startswith(("float", "bfloat"))
+def frames_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, ...]]:
+    """Where each call of the target was made, beside the first of its pairs; beside the others nothing."""
+    last = None
+    for pair in pairs:
+        record = pair.place.record
+        is_first = record is not last and pair.target is not None
+        yield record.stack.frames if is_first and record.stack is not None else ()
+        last = record
 
 
 def matched(pairs: Sequence[Pair]) -> int:

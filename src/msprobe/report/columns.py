@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.judge import Finding, needs_agree
-from msprobe.analyse.match import Place
+from msprobe.analyse.match import Place, frames_of
 from msprobe.analyse.measure import (
     NOTHING,
     UNSUPPORTED,
@@ -50,7 +50,9 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
     shown = columns(comparison.mode, with_stack=with_stack)
     rows = [[column.fill(finding) for column in shown] for finding in findings]
     if with_stack:
-        _add_stacks(rows, findings, [column.header for column in shown].index(_STACK))
+        number = [column.header for column in shown].index(_STACK)
+        for row, frames in zip(rows, frames_of(finding.pair for finding in findings), strict=True):
+            row[number] = str(list(frames)) if frames else NOTHING
     for row, verdict in zip(rows, comparison.verdicts, strict=True):
         row += (verdict.level, verdict.error, verdict.reason)
     headers = [*(column.header for column in shown), *VERDICT]
@@ -58,12 +60,11 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
         headers += SKETCH
         for row, finding in zip(rows, findings, strict=True):
             row += _sketched(finding)
-    if any(finding.pair.certainty is not None for finding in findings):
-        headers += ALIGNMENT
-        for row, finding in zip(rows, findings, strict=True):
-            row += finding.pair.certainty or (None,) * len(ALIGNMENT)
+    headers += ALIGNMENT
+    for row, finding in zip(rows, findings, strict=True):
+        row += finding.pair.certainty or (None,) * len(ALIGNMENT)
     fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
-    return Table(headers, rows, fills)
+    return Table(headers, rows, fills).lean(ALIGNMENT, (None,))
 
 
 def _are_sketched(findings: Sequence[Finding]) -> bool:
@@ -79,15 +80,6 @@ def _sketched(finding: Finding) -> tuple[Cell, ...]:
     ours, theirs = pair.target.leaf, pair.golden.leaf
     errors = measure_sketches(ours, theirs) if ours is not None and theirs is not None else None
     return (None,) * len(SKETCH) if errors is None else (errors.relative, errors.cosine, errors.sd)
-
-
-def _add_stacks(rows: list[list[Cell]], findings: Sequence[Finding], column: int) -> None:
-    last = None
-    for row, finding in zip(rows, findings, strict=True):
-        record = finding.pair.place.record
-        if record is not last and record.stack is not None and finding.pair.target is not None:
-            row[column] = str(list(record.stack.frames))
-        last = record
 
 
 def _side(name: str, ask: Callable[[Place], Cell]) -> Callable[[Finding], Cell]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import compress, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -28,6 +28,15 @@ class Table(NamedTuple):
         {}
     )  # index into rows -> colour behind the whole row, as "FFFF0000" (ARGB)
     widths: Sequence[float] | None = None  # in characters; None: as the content needs
+
+    def lean(self, optional: Collection[str], blank: Collection[Cell]) -> Table:
+        """Without those of the optional columns that have no other cells than blank ones."""
+        shown = [
+            header not in optional or any(row[number] not in blank for row in self.rows)
+            for number, header in enumerate(self.columns)
+        ]
+        rows = [list(compress(row, shown)) for row in self.rows]
+        return self._replace(columns=list(compress(self.columns, shown)), rows=rows)
 
 
 class _Lines:
