@@ -14,7 +14,7 @@ from msprobe.cli import recover, show
 from msprobe.cli.main import main
 from msprobe.kernels import Statistics
 from msprobe.name import CallName
-from msprobe.record import Header, Leaf, Record
+from msprobe.record import Frame, Header, Leaf, Record, Stack
 from msprobe.store.run import Run
 from msprobe.store.tensor_file import TensorData
 
@@ -254,6 +254,42 @@ def test_show_tells_what_was_recorded_and_where(tmp_path: Path, capsys: pytest.C
         "  note    step 0, rank -: 5 calls left out: outside the scope",
         "  note    step 1, rank -: 5 calls left out: outside the scope",
     ]
+
+
+def test_show_tells_of_the_calls_whose_names_begin_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The places of each call and its stack; a control character steers no terminal; a wrong name is told."""
+    run = Run(tmp_path)
+    writer = run.record(0, None, Header("statistics", "L1", "pytorch"), suffix=".pt", with_tensors=False)
+    inner, outer = Frame("net.py", "7", "forward", "x = f(x)\x1b"), Frame("train.py", "3", "<module>", None)
+    fields = {"input_args": [TENSOR, Leaf("int", 3), Leaf("str", "mean")], "output": [None]}
+    for name in ("Torch.f.0.forward", "Torch.g.0.forward"):
+        writer.append(Record(CallName.parse(name), fields, Stack(0, (str(inner), str(outer)))))
+    writer.close()
+    run.close()
+    assert main(["show", str(tmp_path), "Torch.f"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "Statistic Info:",
+        "  [Torch.f.0.forward.input.0][dtype: torch.float32][shape: [2]][max: 1.0][min: 0.0][mean: 0.5]",
+        "  [Torch.f.0.forward.input.1][dtype: <class 'int'>][shape: []][max: 3][min: 3][mean: 3]",
+        "  [Torch.f.0.forward.input.2][dtype: <class 'str'>][shape: []][value: mean]",
+        "",
+        "Trace back(Torch.f.0.forward):",
+        '  File "train.py", line 3, in <module>',
+        '  File "net.py", line 7, in forward',
+        "    x = f(x)\\x1b",
+    ]
+    assert main(["show", str(tmp_path), "Torch.h"]) == 2
+    assert f"{tmp_path} has no call whose name begins with 'Torch.h'." in capsys.readouterr().err
+
+
+def test_show_names_the_steps_that_have_a_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(tmp_path, steps=2)
+    assert main(["show", str(tmp_path), "Torch.f.1"]) == 0
+    told = capsys.readouterr().out
+    assert [f"{tmp_path}/step{step}/rank:" in told for step in (0, 1)] == [True, True]
 
 
 def test_show_tells_what_a_reader_should_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 examples:
   msprobe show ./recording
   msprobe show ./recording/step0/rank1
+  msprobe show ./recording/step0/rank1 Torch.matmul.0    dtype, shape, statistics and stack of these calls
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path", metavar="PATH", type=Path, help="a run's folder, a step or rank of it, or a dump.json"
     )
+    parser.add_argument(
+        "call", metavar="CALL", nargs="?", help="show what was seen in the calls whose names begin so"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,9 +50,26 @@ def run(arguments: argparse.Namespace) -> int:
     recordings = store.read(arguments.path)
     for recording in recordings:
         store.must_be_of(recording, arguments.framework)
-    for line in report(arguments.path, recordings):
+    path, call = arguments.path, arguments.call
+    for line in report(path, recordings) if call is None else report_calls(path, recordings, call):
         print(line)
     return 0
+
+
+def report_calls(path: Path, recordings: Sequence[Recording], beginning: str) -> Iterator[str]:
+    """The lines that `show` prints of the calls whose names begin so."""
+    from msprobe.errors import UsageError
+    from msprobe.report.seen import named, shown
+
+    is_found = False
+    for recording in recordings:
+        records = [record for name, record in recording.records.items() if name.startswith(beginning)]
+        if records and len(recordings) > 1:
+            yield from ("", f"{recording.folder}:")
+        is_found = is_found or bool(records)
+        yield from shown(chain.from_iterable(map(named, records)))
+    if not is_found:
+        raise UsageError(f"{path} has no call whose name begins with {beginning!r}.")
 
 
 def report(path: Path, recordings: Sequence[Recording]) -> Iterator[str]:
