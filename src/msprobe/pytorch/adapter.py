@@ -133,6 +133,11 @@ class TorchAdapter:
         size, rank = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK", "")
         return int(rank) if size.isdecimal() and int(size) > 1 and rank.isdecimal() else None
 
+    def rank_of(self, model: torch.nn.Module) -> int | None:
+        """The number of the device that a model is on; of one that is on none, the rank of this process."""
+        index: int | None = next((parameter.device.index for parameter in model.parameters()), None)
+        return self.rank() if index is None else index
+
 
 def _recorded(place: Place, around: Around) -> Undo:
     """A Python function is seen whoever bound its name; any other function where it stands."""

@@ -48,6 +48,26 @@ class TorchDebugger(Debugger):
         if config.enable_dataloader:
             self._at_close.append(follow_dataloader(self))
 
+    @classmethod
+    def of_task(cls, task: Task) -> TorchDebugger:
+        """One that follows the calls for a task of another package, and changes nothing in training."""
+        return cls(Config(dump_path=".", rm_dropout=False), task=task)
+
+    @classmethod
+    def of_kernels(cls, call: str, acl_config: str, backward_input: Sequence[str] = ()) -> TorchDebugger:
+        """One that has torch_npu dump the kernels of a call; of a backward one, with these gradients."""
+        section = Tensor(scope=(call,), backward_input=tuple(backward_input))
+        return cls(
+            Config(
+                dump_path=".",
+                task="tensor",
+                level="L2",
+                acl_config=acl_config,
+                rm_dropout=False,
+                section=section,
+            )
+        )
+
     def start(self, model: Any = None, token_range: Any = None) -> None:
         model = self._model if model is None else model
         if model is not None:
