@@ -3,8 +3,6 @@
 docs/legacy.md has each of its calls beside the one that msprobe has for it today.
 """
 
-from __future__ import annotations
-
 import warnings
 from importlib import import_module
 from typing import Any
@@ -13,12 +11,10 @@ from msprobe.errors import UsageError
 
 __version__ = "2.3"
 
-_COMPARING = ("compare", "compare_distributed", "parse")
-_RECORDING = (
-    *("acc_cmp_dump", "overflow_check", "register_hook", "seed_all", "set_backward_input"),
-    *("set_dump_path", "set_dump_switch", "set_overflow_check_switch"),
-)
-__all__ = [*_COMPARING, *_RECORDING]
+__all__ = [
+    *("acc_cmp_dump", "compare", "compare_distributed", "overflow_check", "parse", "register_hook"),
+    *("seed_all", "set_backward_input", "set_dump_path", "set_dump_switch", "set_overflow_check_switch"),
+]
 
 INVALID_PATH, INVALID_PARAM = 1, 11  # the numbers that the old tool gave to kinds of errors
 
@@ -47,6 +43,6 @@ def __getattr__(name: str) -> Any:
         DeprecationWarning,
         stacklevel=2,
     )
-    for module, names in (("comparing", _COMPARING), ("session", _RECORDING)):
-        globals().update({each: getattr(import_module(f"{__name__}.{module}"), each) for each in names})
+    for module in (import_module(f"{__name__}.comparing"), import_module(f"{__name__}.session")):
+        globals().update({each: value for each, value in vars(module).items() if each in __all__})
     return globals()[name]

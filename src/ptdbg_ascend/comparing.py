@@ -1,43 +1,35 @@
 """The old comparison: functions, checks, the table and its rule; the numbers are msprobe's."""
 
-from __future__ import annotations
-
-import os
 import sys
-from collections.abc import Iterator, Mapping
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from msprobe.analyse.match import Pair, Place, places
+from msprobe.analyse.match import Pair, Place, frames_of, match_whole
 from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors
 from msprobe.compare import UNLIKE_FILES, file_of, measured_tensors
 from msprobe.errors import MsprobeError
+from msprobe.given import is_file, is_folder, is_path, is_plain_name
 from msprobe.log import logger
-from msprobe.record import Frame, Recording, Stack
+from msprobe.record import Frame, Recording
 from msprobe.report.advice import FINE, Advice, usual_advice
 from msprobe.report.files import wanted_in, write_advice, write_table
+from msprobe.report.seen import shown
 from msprobe.report.table import Table
-from msprobe.screen import harmless
-from msprobe.store.formats import files_in
-from msprobe.store.layout import is_plain_name, rank_folders
+from msprobe.store.formats import files_of_ranks
 from ptdbg_ascend import INVALID_PATH, CompareException, demand, old_files
 
 _INVALID_FILE, _NO_DUMP_FILE, _INVALID_DUMP_FILE, _INVALID_COMPARE_MODE = 6, 9, 13, 17
-_PATH = (str, os.PathLike)
 _PATHS = ("npu_pkl_path", "npu_dump_data_dir", "bench_pkl_path", "bench_dump_data_dir")
 _OTHER_COUNT = "The number of ranks in the two runs are different. Unable to match the ranks. Use compare()."
 _NO_RANK = "dump_dir contains '{}'. Expected 'rank'. Please delete irrelevant files in {} and try again."
 _OTHER_MODE = "The dump mode of the two files is not same, please check the dump files"
-_HAS_STACKS = "The current file contains stack information, please turn on the stack_mode"
-_NO_STACKS = "The current file does not contain stack information, please turn off the stack_mode"
+_STACKS = "The current file {} stack information, please turn {} the stack_mode"
 _COLUMNS = (
     *("NPU Name", "Bench Name", "NPU Tensor Dtype", "Bench Tensor Dtype", "NPU Tensor Shape"),
     *("Bench Tensor Shape", "Cosine", "MaxAbsErr", "NPU max", "NPU min", "NPU mean", "Bench max"),
     *("Bench min", "Bench mean", "Accuracy Reached or Not", "Err_message", "NPU_Stack_Info"),
 )
-_NAN, _SHAPES = "Nan", "shape unmatched"
-_OPTIONAL, _NOTHING = (*_COLUMNS[8:14], _COLUMNS[16]), {_NAN, "[]", ""}  # not shown if no row has more
+_OPTIONAL, _NAN, _SHAPES = (*_COLUMNS[8:14], _COLUMNS[16]), "Nan", "shape unmatched"
 _COSINE, _ABSOLUTE, _AS_GOOD_AS_ONE = 0.99, 0.001, 0.99999
 
 
@@ -60,8 +52,8 @@ def compare(
         (ours, is_stacked), (theirs, is_like) = _read("npu", param), _read("bench", param)
         if stack_mode is not None:  # nobody needs to give one
             demand(is_stacked == is_like, _OTHER_MODE, _INVALID_COMPARE_MODE)
-            why = _HAS_STACKS if is_stacked else _NO_STACKS
-            demand(is_stacked == stack_mode, why, _INVALID_COMPARE_MODE)
+            words = ("contains", "on") if is_stacked else ("does not contain", "off")
+            demand(is_stacked == stack_mode, _STACKS.format(*words), _INVALID_COMPARE_MODE)
         table, advice = _compared(ours, theirs, param.get("is_print_compare_log") is True)
         wanted, mark = wanted_in(output_path, as_csv=True), f"_{suffix.removeprefix('_')}" if suffix else ""
         path = write_table(wanted, "compare_result", mark, table)
@@ -91,39 +83,32 @@ def compare_distributed(npu_dump_dir: Any, bench_dump_dir: Any, output_path: Any
 def parse(pkl_file: Any, moudule_name_prefix: Any = None, module_name_prefix: Any = None) -> None:
     """Print the statistics and the stacks of the calls whose names begin so."""
     prefix = moudule_name_prefix if module_name_prefix is None else module_name_prefix
-    are_texts = isinstance(prefix, str) and isinstance(pkl_file, _PATH)
+    are_texts = isinstance(prefix, str) and is_path(pkl_file)
     demand(are_texts, "parse takes the path of a .pkl and the beginning of a name, both as texts.")
-    demand(os.path.isfile(pkl_file), f"{pkl_file} is an invalid file or non-exist.", INVALID_PATH)
-    found = [line for line in old_files.lines(Path(pkl_file)) if line.text.startswith(prefix)]
+    demand(is_file(pkl_file), f"{pkl_file} is an invalid file or non-exist.", INVALID_PATH)
+    lines = old_files.lines(Path(pkl_file))
+    found = [(line.text, line.seen) for line in lines if line.text.startswith(prefix)]
     if not found:
         logger().warning("%s has no line that begins with %r.", pkl_file, prefix)
-    head = "\nStatistic Info:\n"
-    for text, _, _, seen in found:
-        if isinstance(seen, Stack):
-            shown = (line for frame in reversed(seen.frames) for line in Frame.parse(frame).in_traceback())
-            print(f"\nTrace back({text}):", *map(harmless, shown), sep="\n")
-        else:
-            dtype, shape, (largest, least, mean) = old_files.described(seen)
-            numbers = f"[max: {largest}][min: {least}][mean: {mean}]" if largest != [] else ""
-            print(head + harmless(f"  [{text}][dtype: {dtype}][shape: {shape}]{numbers}"))
-            head = ""
+    for line in shown(found):
+        print(line)
 
 
 def _check(param: Any, output_path: Any, stack_mode: Any, auto_analyze: Any, suffix: Any) -> None:
-    demand(isinstance(param, dict) and isinstance(output_path, _PATH), "Invalid input parameters")
+    demand(isinstance(param, dict) and is_path(output_path), "Invalid input parameters")
     for word, value in (("stack_mode", stack_mode or False), ("auto_analyze", auto_analyze)):
         demand(isinstance(value, bool), f"Params {word} only support True or False.")
     is_part = suffix == "" or is_plain_name(suffix)
     demand(is_part, f"Params suffix is {suffix!r}; it must be a part of a file name.")
     for key in _PATHS:
         path = param.get(key)
-        demand(isinstance(path, _PATH), f"Invalid input parameters: input_param needs the path '{key}'.")
-        is_there = (os.path.isfile if "pkl" in key else os.path.isdir)(path)
+        demand(is_path(path), f"Invalid input parameters: input_param needs the path '{key}'.")
+        is_there = is_file(path) if "pkl" in key else is_folder(path)
         demand(is_there, f"{path} is an invalid file or non-exist.", INVALID_PATH)
-    demand(os.path.isdir(output_path), f"The path {output_path} is not exist.", INVALID_PATH)
+    demand(is_folder(output_path), f"The path {output_path} is not exist.", INVALID_PATH)
 
 
-def _read(word: str, param: Mapping[str, Any]) -> tuple[Recording, bool]:
+def _read(word: str, param: dict[str, Any]) -> tuple[Recording, bool]:
     """What was dumped, and whether by api_stack: then the stack of a call follows its tensors."""
     path = Path(param[f"{word}_pkl_path"])
     recording = old_files.read_one(path, Path(param[f"{word}_dump_data_dir"]))
@@ -136,9 +121,8 @@ def _read(word: str, param: Mapping[str, Any]) -> tuple[Recording, bool]:
 
 def _dumps(folder: Any) -> list[Path]:
     """The .pkl of each rank, in the order of their numbers."""
-    is_folder = isinstance(folder, _PATH) and os.path.isdir(folder)
-    demand(is_folder, f"The path {folder} is not exist.", INVALID_PATH)
-    ranks = {rank: files_in(rank, old_files.SUFFIX) for rank in rank_folders(Path(folder), 1)}
+    demand(is_folder(folder), f"The path {folder} is not exist.", INVALID_PATH)
+    ranks = files_of_ranks(Path(folder), old_files.SUFFIX)
     for path in Path(folder).iterdir():
         demand(path in ranks, _NO_RANK.format(path.name, folder), INVALID_PATH)
     demand(ranks, f"{folder} holds no rank.", _NO_DUMP_FILE)
@@ -152,14 +136,15 @@ def _dumps(folder: Any) -> list[Path]:
 def _compared(target: Recording, golden: Recording, is_loud: bool) -> tuple[Table, Advice]:
     """The table, and what to do about the first row that does not reach the accuracy."""
     rows: list[list[str]] = []
-    advice, before = Advice(None, None, FINE), None
-    pairs = list(_pairs(target, golden))
-    for pair, errors in zip(pairs, measured_tensors(pairs, target, golden), strict=True):
+    advice = Advice(None, None, FINE)
+    pairs = list(match_whole(target, golden, "No bench data matched."))
+    measured = zip(pairs, measured_tensors(pairs, target, golden), frames_of(pairs), strict=True)
+    for pair, errors, frames in measured:
         (name, *ours), (bench, *theirs) = (_cells(place) for place in pair[:2])
-        cosine, largest, message = _result(pair, errors, {*ours, *theirs}, target, golden)
-        reached, record = accuracy(cosine, largest), pair.place.record
-        frames = record.stack.frames if record.stack is not None and record is not before else ()
-        stack, before = str([list(Frame.parse(frame)) for frame in frames]) if frames else "", record
+        why = _obstacle(pair, target, golden)
+        result = result_of(errors, {*ours, *theirs}) if errors and not why else (_NAN, _NAN, _NAN, why)
+        cosine, largest, reached, message = result
+        stack = str([list(Frame.parse(frame)) for frame in frames] or "")
         described = (name, bench, ours[0], theirs[0], ours[1], theirs[1])
         rows.append([*described, cosine, largest, *ours[2:], *theirs[2:], reached, message, stack])
         if pair.golden is not None and ours[0] != theirs[0]:
@@ -171,19 +156,13 @@ def _compared(target: Recording, golden: Recording, is_loud: bool) -> tuple[Tabl
             advice = Advice(len(rows) + 1, name, usual_advice(pair.place))  # line 1 is the head
     if all(row[6] == row[7] == _NAN for row in rows):
         logger().warning("None of the %d rows could be compared: see their Err_message.", len(rows))
-    columns = zip(_COLUMNS, zip(*rows, strict=True), strict=True)
-    shown = [head not in _OPTIONAL or not _NOTHING.issuperset(cells) for head, cells in columns]
-    return Table([*compress(_COLUMNS, shown)], [[*compress(row, shown)] for row in rows]), advice
+    return Table(_COLUMNS, rows).lean(_OPTIONAL, (_NAN, "[]", "")), advice
 
 
-def _pairs(target: Recording, golden: Recording) -> Iterator[Pair]:
-    """Every place of the target; a call has a counterpart if all its places have one, and no more."""
-    for name, record in target.records.items():
-        ours, theirs = (list(places(one)) if one else [] for one in (record, golden.records.get(name)))
-        if [place.name for place in ours] == [place.name for place in theirs]:
-            yield from map(Pair, ours, theirs)
-        else:
-            yield from (Pair(place, None, "No bench data matched.") for place in ours)
+def _obstacle(pair: Pair, *sides: Recording) -> str:
+    """Why the tensors of a pair cannot be compared, if they cannot."""
+    lost = [path for path in map(file_of, sides, pair[:2]) if not is_file(path)]
+    return pair.reason or (f"Dump file:{lost[0]} not found" if lost else "")
 
 
 def _cells(place: Place | None) -> list[str]:
@@ -194,40 +173,21 @@ def _cells(place: Place | None) -> list[str]:
     return [str(place.leaf.data_name).removesuffix(".npy"), dtype, str(shape), *map(str, summary)]
 
 
-def _result(
-    pair: Pair, errors: TensorErrors | None, cells: set[str], *sides: Recording
-) -> tuple[str, str, str]:
-    """Cosine, MaxAbsErr and Err_message of a row that has these cells."""
-    if errors is None:
-        return _NAN, _NAN, pair.reason
-    for path in map(file_of, sides, pair[:2]):
-        if path is None or not os.path.isfile(path):
-            return _NAN, _NAN, f"Dump file:{path} not found"
-    return result_of(errors, cells.isdisjoint({"nan", "inf", "-inf"}))
-
-
-def result_of(errors: TensorErrors, is_finite: bool) -> tuple[str, str, str]:
-    """The same numbers in old words; `is_finite`: so are the statistics of both tensors."""
+def result_of(errors: TensorErrors, cells: set[str]) -> tuple[str, str, str, str]:
+    """Cosine, MaxAbsErr, whether one of them is good, and Err_message; `cells`: what else the row says."""
     if errors.message.startswith(f"{UNLIKE_FILES}shapes"):
-        return _SHAPES, _SHAPES, "Shape of NPU and bench Tensor do not match. Skipped."
+        return _SHAPES, _SHAPES, "Unmatched", "Shape of NPU and bench Tensor do not match. Skipped."
     if errors.max_abs == UNSUPPORTED:
-        return (*(("1", "0") if errors.message == EMPTY else (_NAN, _NAN)), errors.message)
-    if not is_finite or isinstance(errors.max_abs, str):
-        return _NAN, "nan", "Cannot compare by Cosine Similarity, the dump data has NaN."
+        return (*(("1", "0", "Yes") if errors.message == EMPTY else (_NAN, _NAN, _NAN)), errors.message)
+    if isinstance(errors.max_abs, str) or cells & {"nan", "inf", "-inf"}:
+        return _NAN, "nan", _NAN, "Cannot compare by Cosine Similarity, the dump data has NaN."
     largest = f"{errors.max_abs:.6f}"
     if errors.cosine == UNSUPPORTED and errors.message:  # of one number, which is in no list
-        return "1", largest, "This is type of scalar data, can not compare."
+        return "1", largest, "Yes", "This is type of scalar data, can not compare."
     if errors.cosine == UNSUPPORTED:
-        return "1.000000", largest, "This tensor is scalar."
+        return "1.000000", largest, "Yes", "This tensor is scalar."
     if isinstance(errors.cosine, str):
-        return _NAN, largest, errors.message
-    return "1.0" if errors.cosine > _AS_GOOD_AS_ONE else f"{errors.cosine:.6f}", largest, ""
-
-
-def accuracy(cosine: str, largest: str) -> str:
-    """The old rule: both numbers must be bad."""
-    if cosine == _SHAPES:
-        return "Unmatched"
-    if "nan" in (cosine.lower(), largest.lower()):
-        return _NAN
-    return "Yes" if float(cosine) >= _COSINE or float(largest) <= _ABSOLUTE else "No"
+        return _NAN, largest, _NAN, errors.message
+    cosine = "1.0" if errors.cosine > _AS_GOOD_AS_ONE else f"{errors.cosine:.6f}"
+    is_good = float(cosine) >= _COSINE or float(largest) <= _ABSOLUTE
+    return cosine, largest, "Yes" if is_good else "No", ""

@@ -1,22 +1,17 @@
 """Old dumps: `rank{N}/{name}.pkl`, which holds lines of JSON and is no pickle, `{name}/*.npy`, and names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msprobe.analyse.measure import values_of
-from msprobe.errors import RecordingError
-from msprobe.name import BACKWARD, FORWARD, CallName, call_owner
-from msprobe.record import Frame, Header, Leaf, Recording, Stack
+from msprobe.name import FORWARD, CallName
+from msprobe.record import Frame, Leaf, Recording, Stack
 from msprobe.store.dump_json import decode_leaf
-from msprobe.store.formats import gathered, json_lines
-from msprobe.store.layout import step_and_rank
+from msprobe.store.line_file import Line, LineFile
 
-SUFFIX = ".pkl"
-STACK = "stack_info"
+SUFFIX, STACK = ".pkl", "stack_info"
 CALL = re.compile(r"([A-Za-z]{1,40})_([\w.]{1,200})_(0|[1-9][0-9]{0,17})_(forward|backward)", re.ASCII)
 
 _PLACE = r"_(?:(input|output)((?:\.(?:0|[1-9][0-9]{0,5})){0,100})|stack_info)"
@@ -33,23 +28,14 @@ _GIVE_TUPLES = frozenset(
 )
 
 
-class Line(NamedTuple):
-    """Its name, its call, the slot in it (input.1.0, output.0) or STACK, and what was seen there."""
-
-    text: str
-    call: CallName
-    slot: str
-    seen: Leaf | Stack
-
-
 def parse(text: str) -> tuple[CallName, str]:
     """The call and the slot that the name of a line says; a ValueError if it is no such name."""
     found = re.fullmatch(CALL.pattern + _PLACE, text, re.ASCII)
     if found is None:
         raise ValueError(f"{text!r} is no name of a line.")
-    prefix, api, count, direction, side, path = found.groups()
-    call = CallName(call_owner(prefix, api), BACKWARD if direction == BACKWARD else FORWARD, int(count))
-    return call, f"{side}{path or '.0'}" if side else STACK  # a single output has no number in the old names
+    *call, side, path = found.groups()
+    # A single output has no number in the old names.
+    return CallName.parse(".".join(call)), f"{side}{path or '.0'}" if side else STACK
 
 
 def call_text(name: CallName) -> str:
@@ -81,7 +67,7 @@ def described(leaf: Leaf) -> tuple[str, str | list[int], list[Any]]:
 
 def lines(path: Path) -> Iterator[Line]:
     """The lines of a dump, each checked; an OSError where the file cannot be read."""
-    return json_lines(path, _line, _LINE)
+    return LineFile(path).lines(_line, _LINE)
 
 
 def _line(value: Any, where: str) -> Line:
@@ -111,10 +97,4 @@ def read_one(path: Path, data: Path | None = None) -> Recording:
     Arguments stand in the field `input` as gradients do, each under its number: the old format leaves out
     keywords and most values that are no tensor, so that nobody must take them for all that a call was given.
     """
-    folder = data or path.with_suffix("")
-    if folder.is_symlink():
-        raise RecordingError(f"{folder} is a link, and links are not followed.")
-    header = Header("tensor" if folder.is_dir() else "statistics", "L1", "pytorch")
-    records = gathered((line[1:] for line in lines(path)), str(path))
-    step, rank = step_and_rank(path.absolute().parent)
-    return Recording(header, records, str(path.parent), step, rank, tensor_folder=str(folder))
+    return LineFile(path, data).recording(lines(path), "pytorch")

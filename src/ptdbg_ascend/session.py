@@ -1,22 +1,25 @@
-"""What an old script calls to record; each function expects those before it, and says what is missing."""
-
-from __future__ import annotations
+"""What an old script calls to record, and the dump that comes of it; each function says what it misses."""
 
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from msprobe.analyse.match import seen_in
 from msprobe.capture.debugger import Debugger
-from msprobe.config import Config, Tensor, load_acl_config
+from msprobe.capture.scope import Scope
+from msprobe.capture.switched import Switched
+from msprobe.config import load_acl_config
 from msprobe.errors import HardwareError
+from msprobe.given import are_names, is_count, is_file, is_path, is_plain_name
 from msprobe.log import logger
-from msprobe.store.layout import is_plain_name
+from msprobe.record import Frame, Leaf, Record, is_float
+from msprobe.store.line_file import LineFiles
 from ptdbg_ascend import INVALID_PATH, CompareException, __version__, demand
-from ptdbg_ascend.dumping import OVERFLOW, Dump, Order
-from ptdbg_ascend.old_files import CALL, SUFFIX, ours
+from ptdbg_ascend.old_files import CALL, STACK, SUFFIX, call_text, described, line_text, ours
 
-DUMP, TAG = "acc_cmp_dump", "ptdbg_dump"
+DUMP, OVERFLOW, TAG = "acc_cmp_dump", "overflow_check", "ptdbg_dump"
 MODES = ["all", "list", "range", "stack", "acl", "api_list", "api_stack"]
 _COUNTS = {  # of the names that a mode takes as scope
     "list": (1, 1 << 30, "it's should not be an empty list."),
@@ -26,18 +29,69 @@ _COUNTS = {  # of the names that a mode takes as scope
 }
 _SCOPE = "set_dump_switch, scope param set invalid, "
 _NO_APIS = "Current dump mode is 'api_list', but the content of api_list parameter is empty or valid."
-_PREPARE = (
-    "Please disable the shuffle function of the dataset and the dropout function of the model before running "
-    "the program."
-)
 _NO_SEED = "seed_all was not called: its seed is 1234 from here on. Call it before the model is made."
 _NO_RANK = "register_hook was given no rank and finds none: it dumps to rank0. If more train, name each."
 _NO_ACL = "dump_mode='acl' finds no overflows: nothing was dumped. Find the call with dump_mode='api' first."
 _OTHER_MODE = "mode='acl' belongs to register_hook(dump_mode='acl'), and every other mode to one without it."
 _NO_NPU = "set_dump_switch, mode='acl' needs torch_npu, which cannot be imported here: nothing was dumped."
+_OVERFLOW = "[overflow %d times]: module name :'%s' is overflow and dump file is saved in '%s'."
 
 
-@dataclass
+class Dump(Switched):
+    """Writes each call to the .pkl of the present switch; one that overflows, to a .pkl of its own."""
+
+    def __init__(self, folder: Path, most: int | None) -> None:
+        super().__init__(folder, most)
+        self._mode, self._is_whole, self.files = "all", False, LineFiles(levels=2)
+
+    def start(self, mode: str, calls: Scope, is_whole: bool, path: Path | None = None) -> None:
+        """From here on these calls are dumped to this .pkl; without one, each to a dump of its own."""
+        self.stop()
+        if path is not None:
+            self.folder, self._file = path.parent, self.files.open(path)
+        self._mode, self._is_whole = mode, is_whole
+        self.switch_on(calls)
+
+    def stop(self) -> None:
+        """From here on calls are counted only."""
+        written = self.switch_off()
+        if written is not None and self._mode == "list":
+            logger().info("The number of matched dump is %d", written)
+
+    def wants(self, leaf: Leaf) -> bool:
+        """What filter_switch lets pass: tensors of floating point that have a dimension and an element."""
+        if self._mode == "stack":
+            return False
+        if not leaf.is_tensor or leaf.type == "numpy.ndarray":  # which the old tool did not look at
+            return self._is_whole and leaf.type in ("bool", "int", "float", "slice")
+        has_dimension = bool(leaf.shape) or self._mode == OVERFLOW  # where a single number counts
+        return self._is_whole or (is_float(leaf.dtype) and has_dimension and 0 not in (leaf.shape or ()))
+
+    def _write(self, record: Record) -> None:
+        name, number = call_text(record.name), 0 if self.limit is None else self.limit.met + 1
+        if number:
+            self.place, stamp = None, time.strftime("%Y%m%d_%H%M%S", time.gmtime())
+            self._file = self.files.open(self.folder / f"Overflow_info_{stamp}_{number}{SUFFIX}")
+        lines = list(self._lines(record))
+        if record.stack is not None and self._mode not in ("all", "api_list"):
+            line = [f"{name}_{STACK}", list(map(Frame.parse, record.stack.frames))]
+            lines.insert(len(lines) if self._mode == "api_stack" else 0, line)
+        self._file.add(lines)
+        self.place = self._file.path
+        if number:
+            logger().warning(_OVERFLOW, number, name, self.place)
+
+    def _lines(self, record: Record) -> Iterator[list[Any]]:
+        """The lines of its positional arguments and of its outputs, whose tensors are saved first."""
+        for slot, leaf in seen_in(record):
+            # A keyword has no number, and neither has what is in a dict.
+            if all(part.isdecimal() for part in slot.split(".")[1:]) and self.wants(leaf):
+                text = line_text(record.name, slot, len(record.fields.get("output") or ()))
+                self._file.save(text, leaf)
+                told = described(leaf)
+                yield [text, 1, [], *told] if self.limit is None else [text, 101, [], *told[:2]]
+
+
 class Asked:
     """What a script has asked for so far, and the debugger that does it."""
 
@@ -49,10 +103,6 @@ class Asked:
     debugger: Debugger | None = None
     dump: Dump | None = None  # its task, where it dumps no kernel data
     kernels_of: str = ""  # the call whose kernel data it dumps
-
-    @property
-    def rank_folder(self) -> Path:
-        return (self.folder / f"rank{self.rank}").absolute()
 
 
 the = Asked()
@@ -68,7 +118,7 @@ def seed_all(seed: int = 1234, mode: bool = False) -> None:
 
 def set_dump_path(fpath: Any = None, dump_tag: Any = TAG) -> None:
     """Dump to `{folder of fpath}/{dump_tag}_v2.3/rank{N}/{name of fpath}`."""
-    if not fpath or not isinstance(fpath, (str, os.PathLike)):
+    if not fpath or not is_path(fpath):
         raise RuntimeError(f"set_dump_path '{fpath}' error, please set a valid filename")
     path = Path(os.path.abspath(fpath))
     demand(not path.is_dir(), f"set_dump_path '{path}' error, please set a valid filename.", INVALID_PATH)
@@ -94,34 +144,41 @@ def register_hook(
     rank: Any = None,
 ) -> None:
     """Follow the calls of this process from here on, for dumping or for finding overflows."""
+    from msprobe.pytorch.adapter import TorchAdapter
+    from msprobe.pytorch.debugger import TorchDebugger
+
     name = getattr(hook, "__name__", repr(hook))
     demand(hasattr(model, "named_modules"), "Please register hooks to nn.Module.")
     demand(name in (DUMP, OVERFLOW), f"register_hook takes {DUMP} or {OVERFLOW} as hook, not {name}.")
-    for word, value, least in (("overflow_nums", overflow_nums, 1), ("rank", rank or 0, 0)):
-        is_number = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        demand(is_number, f"register_hook, {word} is {value!r}; it must be a number from {least} on.")
+    for key, given, low in (("overflow_nums", overflow_nums, 1), ("rank", rank or 0, 0)):
+        demand(is_count(given, low), f"register_hook, {key} is {given!r}; it must be a number from {low} on.")
     demand(dump_mode in ("api", "acl"), "dump_mode only support ['api', 'acl']")
     acl_config = _checked_config(dump_config) if dump_mode == "acl" else ""
     if acl_config and name == OVERFLOW:
         raise HardwareError(_NO_ACL)
     has_place = acl_config or name == OVERFLOW or the.name
     demand(has_place, "register_hook needs to know where to dump: call set_dump_path before it.")
-    logger().info(_PREPARE)
+    logger().info(
+        "Please disable the shuffle function of the dataset and the dropout function of the model before "
+        "running the program."
+    )
     if not the.is_seeded:
         logger().warning(_NO_SEED)
         seed_all()
     logger().info("Start mounting the %s hook function to the model.", name)
-    the.rank = _rank_of(model) if rank is None else rank
+    if rank is None and (rank := TorchAdapter().rank_of(model)) is None:
+        logger().warning(_NO_RANK)
+    the.rank = rank or 0
     before, the.mounted = the.mounted, (name, acl_config, os.getpid())
     if the.dump is not None and before == the.mounted and name == DUMP:
-        the.dump.stop(anew=True)  # for another model; calls are counted on
+        the.dump.stop()  # for another model; calls are counted on, and files begun anew
+        the.dump.files.forget()
     elif acl_config:
-        close()
+        follow(None)
     else:
-        most = overflow_nums if name == OVERFLOW else None
-        _follow(Config(dump_path=".", rm_dropout=False), Dump(the.rank_folder, most))
+        dump = Dump(the.folder.absolute() / f"rank{the.rank}", overflow_nums if name == OVERFLOW else None)
+        follow(TorchDebugger.of_task(dump), dump)
     if name == OVERFLOW:
-        logger().info("overflow_check looks at values, and at the overflow register that torch_npu has.")
         set_overflow_check_switch("ON")
     logger().info("The %s hook function is successfully mounted to the model.", name)
 
@@ -144,19 +201,19 @@ def set_dump_switch(
         return
     demand(mode in MODES, f"Current mode '{mode}' is not supported. Please use the field in {MODES}")
     is_filtered = _is_first("filter_switch", filter_switch)
-    _is_first("dump_mode", dump_mode, "all", "forward", "backward")
-    named = _named(mode, scope, api_list)
+    _is_first("dump_mode", dump_mode, ("all", "forward", "backward"))
+    calls = _calls(mode, scope, api_list, dump_mode)
     demand((mode == "acl") == bool(the.mounted[1]), _OTHER_MODE)
     if the.dump is None:
         if not is_filtered:
             logger().info("set_dump_switch, filter_switch has no effect with mode='acl'.")
         _dump_kernels(scope[0])
         return
-    path = the.rank_folder / f"{'api_stack_' if mode == 'api_stack' else ''}{the.name}{SUFFIX}"
+    name = f"{'api_stack_' if mode == 'api_stack' else ''}{the.name}{SUFFIX}"
     try:
-        the.dump.start(Order(mode, named, dump_mode, not is_filtered), path)
+        the.dump.start(mode, calls, not is_filtered, the.folder.absolute() / f"rank{the.rank}" / name)
     except OSError as error:
-        why = f"{error.filename or path} cannot be written: {error.strerror or error}."
+        why = f"{error.filename or name} cannot be written: {error.strerror or error}."
         raise CompareException(f"set_dump_switch: {why}", INVALID_PATH) from error
 
 
@@ -165,46 +222,36 @@ def set_overflow_check_switch(switch: Any, filter_switch: Any = "ON") -> None:
     is_on = _is_first("overflow switch", switch)
     is_filtered = _is_first("overflow filter_switch", filter_switch)
     if _is_mounted(OVERFLOW, "set_overflow_check_switch") and the.dump is not None:
+        the.dump.stop()
         if is_on:
-            the.dump.start(Order(OVERFLOW, whole=not is_filtered))
-        else:
-            the.dump.stop()
+            the.dump.start(OVERFLOW, Scope(), not is_filtered)
 
 
 def set_backward_input(backward_input: Any) -> None:
     """The gradients, .npy files of an earlier dump, that mode acl runs a backward call with."""
     files = backward_input if isinstance(backward_input, (list, tuple)) else ()
-    is_good = files and all(str(file).endswith(".npy") and os.path.isfile(file) for file in files)
+    is_good = files and all(str(file).endswith(".npy") and is_file(file) for file in files)
     demand(is_good, f"set_backward_input takes .npy files that exist, not {backward_input!r}.")
     is_backward = the.kernels_of.endswith("_backward")
     demand(is_backward, "set_backward_input needs a backward call: call set_dump_switch with one before it.")
     _dump_kernels(the.kernels_of, *map(str, files))
 
 
-def close() -> None:
-    """Follow no call any more."""
+def follow(debugger: Debugger | None, dump: Dump | None = None) -> None:
+    """Have this debugger follow the calls, in the place of the one before; None: follow them no more."""
     if the.debugger is not None:
         the.debugger.close()
-    the.debugger, the.dump, the.kernels_of = None, None, ""
-
-
-def _follow(config: Config, dump: Dump | None = None) -> None:
-    """Have a debugger follow the calls, in the place of the one before."""
-    from msprobe.pytorch.debugger import TorchDebugger
-
-    close()
-    the.dump, the.debugger = dump, TorchDebugger(config, task=dump)
-    the.debugger.start()
+    the.debugger, the.dump, the.kernels_of = debugger, dump, ""
+    if debugger is not None:
+        debugger.start()
 
 
 def _dump_kernels(name: str, *gradients: str) -> None:
     """Have torch_npu dump what one call computes; of a backward call, with these gradients."""
-    section = Tensor(scope=(ours(name),), backward_input=gradients)
-    config = Config(
-        dump_path=".", task="tensor", level="L2", acl_config=the.mounted[1], rm_dropout=False, section=section
-    )
+    from msprobe.pytorch.debugger import TorchDebugger
+
     try:
-        _follow(config)
+        follow(TorchDebugger.of_kernels(ours(name), the.mounted[1], gradients))
     except HardwareError:
         raise HardwareError(f"{_NO_NPU} Dump {name} with mode='list' on this machine.") from None
     the.kernels_of = name
@@ -212,15 +259,13 @@ def _dump_kernels(name: str, *gradients: str) -> None:
 
 def _is_mounted(hook: str, function: str) -> bool:
     mounted, _, process = the.mounted
-    is_here = process == os.getpid()
-    demand(is_here, f"{function} needs a hook in this process: call register_hook before it.")
+    demand(process == os.getpid(), f"{function} needs a hook in this process: call register_hook before it.")
     if mounted != hook:
         logger().warning("%s has no effect: register_hook was given %s.", function, mounted)
     return mounted == hook
 
 
-def _is_first(word: str, value: Any, *allowed: str) -> bool:
-    allowed = allowed or ("ON", "OFF")
+def _is_first(word: str, value: Any, allowed: tuple[str, ...] = ("ON", "OFF")) -> bool:
     demand(value in allowed, f"Please set {word} with {' or '.join(map(repr, allowed))}.")
     return bool(value == allowed[0])
 
@@ -230,33 +275,23 @@ def _checked_config(dump_config: Any) -> str:
     demand(dump_config is not None, "dump_mode is acl mode, dump_config must be configured.")
     path = str(dump_config)
     demand(path.endswith(".json"), "dump_config must be configure json file.")
-    demand(os.path.isfile(path), f"register_hook, dump_config: there is no file {path}.", INVALID_PATH)
+    demand(is_file(path), f"register_hook, dump_config: there is no file {path}.", INVALID_PATH)
     load_acl_config(path)
     return path
 
 
-def _rank_of(model: Any) -> int:
-    """The number of the model's device, or the rank of this process."""
-    from msprobe.pytorch.adapter import TorchAdapter
-
-    index: int | None = next((parameter.device.index for parameter in model.parameters()), None)
-    rank = TorchAdapter().rank() if index is None else index
-    if rank is None:
-        logger().warning(_NO_RANK)
-    return rank or 0
-
-
-def _named(mode: str, scope: Any, api_list: Any) -> list[str]:
-    """The calls that a switch means, as msprobe calls them, or parts of their names; none for all."""
+def _calls(mode: str, scope: Any, api_list: Any, side: str) -> Scope:
+    """The calls that a switch means: all, those from one to another, or those of these names."""
     for word, given in (("scope", scope), ("api_list", api_list)):
-        is_list = isinstance(given, (list, tuple)) and all(isinstance(one, str) and one for one in given)
-        demand(is_list, f"set_dump_switch, {word} is {given!r}; it must be a list of names.")
+        demand(are_names(given), f"set_dump_switch, {word} is {given!r}; it must be a list of names.")
     demand(mode != "api_list" or api_list, _NO_APIS)
     least, most, why = _COUNTS.get(mode, (0, len(scope), ""))
     demand(least <= len(scope) <= most, _SCOPE + why)
-    is_exact = mode in ("range", "acl") or (mode == "stack" and len(scope) == 2)
-    for one in scope if is_exact else ():
-        demand(CALL.fullmatch(one), f"{_SCOPE}'{one}' is no name of a call, such as Tensor_abs_1_forward.")
     if mode == "api_list":
-        return [f".{api.lower()}." for api in api_list]
-    return [ours(name) for name in scope] if mode in _COUNTS else []
+        return Scope(patterns=[f".{api.lower()}." for api in api_list], data_mode=[side])
+    names = [ours(name) for name in scope] if mode in _COUNTS else []
+    if mode not in ("range", "acl") and (mode, len(names)) != ("stack", 2):
+        return Scope(patterns=names, data_mode=[side])
+    for one in scope:
+        demand(CALL.fullmatch(one), f"{_SCOPE}'{one}' is no name of a call, such as Tensor_abs_1_forward.")
+    return Scope(names, data_mode=[side])

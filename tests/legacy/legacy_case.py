@@ -58,8 +58,8 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def _renew() -> None:
-    session.close()
-    vars(session.the).update(vars(session.Asked()))
+    session.follow(None)
+    vars(session.the).clear()
 
 
 @pytest.fixture

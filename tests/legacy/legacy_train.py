@@ -38,7 +38,7 @@ def train(path: str, tag: str, device: str, rank: int | None = None, **switch: A
     register_hook(model, acc_cmp_dump, rank=rank)  # noqa: F405
     set_dump_switch("ON", **switch)  # noqa: F405
     model(torch.randn(8, 16) + (rank or 0)).pow(2).mean().backward()
-    session.close()  # the process of a script ends here
+    session.follow(None)  # the process of a script ends here
 
 
 def main() -> None:

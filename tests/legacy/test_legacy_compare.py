@@ -17,7 +17,7 @@ import ptdbg_ascend
 from msprobe.analyse.measure import measure_tensors
 from msprobe.store.tensor_file import StoredTensor
 from ptdbg_ascend import CompareException
-from ptdbg_ascend.comparing import accuracy, result_of
+from ptdbg_ascend.comparing import result_of
 
 NPU = "npu/dump_conv2d_v2.3/rank0/api_stack_npu_dump.pkl"
 BENCH = "bench/dump_conv2d_v2.3/rank0/api_stack_gpu_dump.pkl"
@@ -122,15 +122,15 @@ MEASURED: list[tuple[Any, Any, tuple[str, str, str], str]] = [
 @pytest.mark.spec("L094", "LEG")
 @pytest.mark.parametrize(("ours", "theirs", "result", "reached"), MEASURED)
 def test_what_two_tensors_get(ours: Any, theirs: Any, result: tuple[str, str, str], reached: str) -> None:
-    found = result_of(measure_tensors(tensor(ours), tensor(theirs)), True)
-    assert (found, accuracy(*found[:2])) == (result, reached)
+    cosine, largest, found, message = result_of(measure_tensors(tensor(ours), tensor(theirs)), set())
+    assert ((cosine, largest, message), found) == (result, reached)
 
 
 def test_numbers_that_are_not_finite_on_both_sides_and_other_kinds() -> None:
     infinite = tensor([math.inf, 1.0])
-    assert accuracy(*result_of(measure_tensors(infinite, infinite), False)[:2]) == "Nan"
+    assert result_of(measure_tensors(infinite, infinite), {"inf"})[2] == "Nan"
     mixed = measure_tensors(tensor([True, False], "bool"), tensor([1, 0], "int64"))
-    assert result_of(mixed, True) == ("1.0", "0.000000", "")
+    assert result_of(mixed, set()) == ("1.0", "0.000000", "Yes", "")
 
 
 @pytest.mark.parametrize(

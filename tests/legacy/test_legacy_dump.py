@@ -238,7 +238,7 @@ def test_a_second_run_overwrites_the_first(old: Any, mode: str) -> None:
     (pkl,) = folder.glob("*.pkl")
     before = names(pkl), files(pkl.with_suffix(""))
     (pkl.with_suffix("") / "Torch_left_0_forward_output.npy").write_bytes(b"older")
-    old.session.close()
+    old.session.follow(None)
     assert train(old, "d.pkl", mode=mode) == folder
     assert (names(pkl), files(pkl.with_suffix(""))) == before
 
@@ -596,7 +596,7 @@ def test_a_name_that_no_call_had_is_told(old: Any, told: list[str], is_off: bool
     torch.relu(torch.ones(2))
     if is_off:
         old.set_dump_switch("OFF")
-    old.session.close()
+    old.session.follow(None)
     assert any("Torch.reluu.0.forward" in text and "Torch.relu.0.forward" in text for text in told)
 
 

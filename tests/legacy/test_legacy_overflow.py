@@ -134,7 +134,7 @@ def test_each_card_counts_on_its_own(old: Any) -> None:
     overflow(1)
     (path,) = Path("ptdbg_dump_v2.3/rank1").glob("*.pkl")
     assert path.name.endswith("_1.pkl")
-    old.session.close()
+    old.session.follow(None)
     old.register_hook(nn.Linear(2, 2), old.overflow_check, overflow_nums=2, rank=2)
     with pytest.raises(ValueError, match=r"\[overflow 2 times\]: .*rank2/Overflow_info_"):
         overflow(2)

@@ -9,7 +9,7 @@ from msprobe.capture.overflow_limit import Limit
 from msprobe.capture.overflow_verdict import VERDICTS
 from msprobe.capture.recorder import Recorder
 from msprobe.capture.scope import Scope
-from msprobe.capture.tasks import Opening, Task
+from msprobe.capture.tasks import Opening, Task, tell_how_overflows_are_found
 from msprobe.record import Leaf, Record
 from msprobe.store.guarded import GuardedSink
 
@@ -32,14 +32,14 @@ class Switched(GuardedSink, Task):
     def recorder(self, opening: Opening) -> Recorder:
         plan = opening.plan._replace(fills=self.wants)
         parts = (opening.adapter, self, opening.scope, opening.stacks, plan)
-        self._recorder = Recorder(*parts) if self.limit is None else OverflowRecorder(*parts, self.limit)
+        if self.limit is None:
+            self._recorder = Recorder(*parts)
+        else:
+            tell_how_overflows_are_found(opening.adapter)
+            self._recorder = OverflowRecorder(*parts, self.limit)
         self._stacks = opening.stacks
         opening.scope.shut(_OFF)
         return self._recorder
-
-    @property
-    def is_on(self) -> bool:
-        return not self._recorder.scope.is_shut
 
     def wants(self, leaf: Leaf) -> bool:
         """Whether its record brings the content of this leaf along."""
@@ -47,14 +47,21 @@ class Switched(GuardedSink, Task):
 
     def switch_on(self, scope: Scope) -> None:
         """From here on the calls in this scope are written."""
+        self._before = self.records
         self._recorder.scope = scope
 
-    def switch_off(self) -> None:
-        """Write what waits on a device. What comes later is counted only, gradients of earlier calls too."""
+    def switch_off(self) -> int | None:
+        """Write what waits on a device. What comes later is counted only, gradients of earlier calls too.
+
+        Returns how many were written since it was switched on, None if it was not.
+        """
         with self._recorder.guarded("fetch the last statistics"):
             self._recorder.settle()
+        was_on = not self._recorder.scope.is_shut
         self._recorder.scope.shut(_OFF)
+        return self.records - self._before if was_on else None
 
     def append(self, record: Record) -> None:
-        """Gradients have the stack of where backward was called."""
-        super().append(record if record.stack else record._replace(stack=self._stacks.here().stack))
+        """Gradients have the stack of where backward was called; what raised, or runs again, is left out."""
+        if "exception" not in record.fields and not record.fields.get("is_recompute"):
+            super().append(record if record.stack else record._replace(stack=self._stacks.here().stack))

@@ -64,6 +64,18 @@ class Recording(Task):
         return Recorder(opening.adapter, opening.write(), opening.scope, opening.stacks, opening.plan)
 
 
+def tell_how_overflows_are_found(adapter: Adapter) -> None:
+    """Whether the device is asked for them, or values are looked at alone."""
+    register = adapter.overflow_flag() is not None
+    logger().info(
+        "overflow_check %s.",
+        "asks the overflow register of the device after each call, and looks at values as well"
+        if register
+        else "looks at values, at NaN and infinities in outputs and gradients: there is no overflow "
+        "register to ask here",
+    )
+
+
 class OverflowChecking(Task):
     """Task overflow_check: the calls that overflow are written, and too many of them end training."""
 
@@ -78,14 +90,7 @@ class OverflowChecking(Task):
     def recorder(self, opening: Opening) -> Recorder:
         if not self._is_told:
             self._is_told = True
-            register = opening.adapter.overflow_flag() is not None
-            logger().info(
-                "overflow_check %s.",
-                "asks the overflow register of the device after each call, and looks at values as well"
-                if register
-                else "looks at values, at NaN and infinities in outputs and gradients: there is no overflow "
-                "register to ask here",
-            )
+            tell_how_overflows_are_found(opening.adapter)
         return OverflowRecorder(
             opening.adapter, opening.write(), opening.scope, opening.stacks, opening.plan, self._limit
         )

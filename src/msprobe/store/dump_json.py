@@ -13,10 +13,10 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from msprobe.errors import RecordingError
+from msprobe.given import is_plain_name
 from msprobe.kernels import SKETCH_SIZE, Statistics
 from msprobe.name import CallName
 from msprobe.record import MAX_DEPTH, Leaf, Record, Tree
-from msprobe.store.layout import is_plain_name
 
 _MANY_TEXTS = 10_000
 

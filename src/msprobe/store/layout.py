@@ -94,13 +94,6 @@ def clear(folder: Path, suffix: str) -> None:
         path.unlink()
 
 
-def is_plain_name(name: object) -> bool:
-    """Whether it names a file of the folder it is looked for in, and none elsewhere."""
-    if not isinstance(name, str):
-        return False
-    return name not in ("", ".", "..") and "/" not in name and "\\" not in name and "\0" not in name
-
-
 def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor for reading a file; a link is not followed, and a pipe or a device is refused at once."""
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from msprobe.errors import RecordingError, UsageError
 from msprobe.garbage import uncollected
+from msprobe.given import is_plain_name
 from msprobe.record import Header, Leaf, Record, Recording, Stack
 from msprobe.store import formats, journal
 from msprobe.store.dump_json import decode_record
@@ -24,7 +25,6 @@ from msprobe.store.layout import (
     JOURNAL,
     STACK,
     TENSOR_FOLDER,
-    is_plain_name,
     open_regular,
     recording_folders,
     step_and_rank,
