@@ -60,11 +60,12 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
         headers += SKETCH
         for row, finding in zip(rows, findings, strict=True):
             row += _sketched(finding)
-    headers += ALIGNMENT
-    for row, finding in zip(rows, findings, strict=True):
-        row += finding.pair.certainty or (None,) * len(ALIGNMENT)
+    if any(finding.pair.certainty is not None for finding in findings):
+        headers += ALIGNMENT
+        for row, finding in zip(rows, findings, strict=True):
+            row += finding.pair.certainty or (None,) * len(ALIGNMENT)
     fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
-    return Table(headers, rows, fills).lean(ALIGNMENT, (None,))
+    return Table(headers, rows, fills)
 
 
 def _are_sketched(findings: Sequence[Finding]) -> bool:
