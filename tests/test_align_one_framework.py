@@ -163,6 +163,7 @@ TORCH, MODEL, HOME = (
         ([TORCH, HOME, TORCH, HOME], [HOME, HOME]),
         ([TORCH, MODEL, TORCH, MODEL, MODEL, HOME], [MODEL, MODEL, HOME]),  # a model that a library has
         ([MODEL, HOME, MODEL, *[HOME] * 9], [MODEL, HOME, HOME, HOME]),
+        ([HOME, HOME, "<frozen runpy>", "/usr/lib/python3.11/threading.py", HOME], [HOME] * 3),
         ([TORCH, TORCH], [TORCH, TORCH]),
         ([], []),
     ],

@@ -13,6 +13,7 @@ from msprobe.name import CallName
 MAX_DEPTH = 400
 
 _FRAMEWORK = re.compile("-packages/(?:torch|torch_npu|mindspore|mindtorch)/")
+_LIBRARY = re.compile("-packages/|/lib/python3|File <frozen ")  # also Python's own
 _MOST_FRAMES = 4
 _INNERMOST = 2  # of them are shown in any case: a model may come from a library
 _HEAD, _LINE, _IN, _CODE = "File ", ", line ", ", in ", ", \n "  # around the parts of a frame's text
@@ -114,7 +115,7 @@ def on_one_line(frame: str) -> str:
 def nearest_frames(frames: Sequence[str]) -> list[str]:
     """Of the texts of a stack: where the model makes the call, and how the user's own code comes there."""
     outside = [frame for frame in frames if not _FRAMEWORK.search(frame)] or list(frames)
-    own = [frame for frame in outside[_INNERMOST:] if "-packages/" not in frame]
+    own = [frame for frame in outside[_INNERMOST:] if not _LIBRARY.search(frame)]
     return [*outside[:_INNERMOST], *own][:_MOST_FRAMES]
 
 

@@ -42,7 +42,7 @@ def test_the_same_net_has_no_culprit(fresh: Runs, wanted: Wanted) -> None:
     assert comparison.located.culprit is None
     assert levels_of(comparison) - {"passed on"} == {"same", "rounding"}
     grown = [verdict.error or 1.0 for verdict in comparison.verdicts if verdict.level == "passed on"]
-    assert len(grown) < 8 and max(grown, default=0.0) < 1e-5
+    assert 20 * len(grown) < len(comparison.verdicts) and max(grown, default=0.0) < 1e-5
 
 
 @pytest.mark.parametrize("wanted", CHANGED, ids=lambda wanted: wanted.name)

@@ -8,15 +8,15 @@ what its inputs were off, times what one call may make of that. What nothing exp
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from msprobe.analyse.distance import Distance, coarsest, distance, roundoff, summands
+from msprobe.analyse.distance import coarsest, distance, roundoff, summands
 from msprobe.analyse.gain import GAIN, gain
 from msprobe.analyse.judge import Finding, by_call
 from msprobe.analyse.match import Pair
 from msprobe.analyse.reason import entered, off, originated, told
+from msprobe.analyse.sources import Seen, Sources
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.record import Leaf
 
@@ -61,19 +61,12 @@ class Verdict(NamedTuple):
 _EQUAL = Verdict(SAME, error=0.0)
 
 
-class _Seen(NamedTuple):
-    """A place whose distance is known."""
-
-    pair: Pair
-    distance: Distance
-
-
 def assess(findings: Sequence[Finding]) -> list[Verdict]:
     """A verdict for each finding, in their order; the calls are gone through in the order of execution."""
     calls = list(by_call(findings))
-    seen = [[_Seen(f.pair, distance(f.pair, f.measured)) for f in call] for call in calls]
+    seen = [[Seen(f.pair, distance(f.pair, f.measured)) for f in call] for call in calls]
     verdicts: list[list[Verdict]] = [[] for _ in calls]
-    sources = _Sources(seen)
+    sources = Sources(seen)
     memory = _Memory({call[0].pair.place.record.name: call[0].pair.place.record.parent for call in calls})
     for call in seen:
         memory.prepare(call)
@@ -94,7 +87,7 @@ class _Memory:
         self._inside: dict[str, float] = {}  # a module: the roundoff of the coarsest dtype in it
         self._cancelled: set[object] = set()  # contents
 
-    def prepare(self, call: Sequence[_Seen]) -> None:
+    def prepare(self, call: Sequence[Seen]) -> None:
         """Note which dtype a call has, for the modules around it."""
         unit = coarsest(_leaves(call))
         for module in self._around(str(call[0].pair.place.record.name)):
@@ -104,12 +97,12 @@ class _Memory:
         """The largest roundoff of what was recorded inside a module, such as bfloat16 below autocast."""
         return self._inside.get(str(name), 0.0)
 
-    def is_cancelled(self, seen: _Seen) -> bool:
+    def is_cancelled(self, seen: Seen) -> bool:
         """Whether the same values came out of a call as rounding of far larger numbers."""
         known = content(seen.pair) if self._cancelled else None
         return known is not None and known in self._cancelled
 
-    def noted(self, call: Sequence[_Seen], verdicts: list[Verdict]) -> list[Verdict]:
+    def noted(self, call: Sequence[Seen], verdicts: list[Verdict]) -> list[Verdict]:
         """The verdicts of a call, with what is known of the calls in it."""
         name = str(call[0].pair.place.record.name)
         if name in self._made_in:
@@ -146,7 +139,7 @@ def content(pair: Pair) -> object:
     return tuple((leaf.dtype, leaf.stats, leaf.checksum) for leaf in leaves if leaf is not None)
 
 
-def _is_output(seen: _Seen) -> bool:
+def _is_output(seen: Seen) -> bool:
     return seen.pair.place.side == "output"
 
 
@@ -174,48 +167,7 @@ def in_order(names: Sequence[CallName]) -> list[int]:
     return sorted(range(len(names)), key=place)
 
 
-class _Sources:
-    """What went into each call: its own inputs, and for a backward call all of the forward call.
-
-    Where several calls are compared with one of the golden run, what went into any of them counts for all.
-    """
-
-    def __init__(self, calls: Sequence[Sequence[_Seen]]) -> None:
-        self._forward: dict[CallName, Sequence[_Seen]] = {}
-        self._modules: dict[str, list[_Seen]] = defaultdict(list)
-        self._together: dict[CallName, list[Sequence[_Seen]]] = defaultdict(list)
-        for call in calls:
-            if call[0].pair.target is None:
-                continue
-            name = call[0].pair.place.record.name
-            for other in _golden_names(call):
-                self._together[other].append(call)
-            if name.direction == FORWARD:
-                self._forward[name] = call
-            if name.is_module and name.direction != PARAMETERS_GRAD:
-                self._modules[name.owner] += call
-
-    def of(self, call: Sequence[_Seen]) -> list[_Seen]:
-        name = call[0].pair.place.record.name
-        if name.direction == PARAMETERS_GRAD:
-            return self._modules[name.owner]
-        calls = [call]
-        for other in _golden_names(call):
-            calls += (each for each in self._together[other] if each is not call)
-        own = [seen for each in calls for seen in each if seen.pair.place.side != "output"]
-        if name.direction == BACKWARD:
-            names = (each[0].pair.place.record.name.facing(FORWARD) for each in calls)
-            return [*own, *(seen for each in names for seen in self._forward.get(each, ()))]
-        return own
-
-
-def _golden_names(call: Sequence[_Seen]) -> set[CallName]:
-    """The calls of the golden run that places of a call are compared with; mostly one."""
-    golden = (seen.pair.golden for seen in call)
-    return {place.record.name for place in golden if place is not None}
-
-
-def _assess_call(call: Sequence[_Seen], sources: Sequence[_Seen], memory: _Memory) -> list[Verdict]:
+def _assess_call(call: Sequence[Seen], sources: Sequence[Seen], memory: _Memory) -> list[Verdict]:
     name = call[0].pair.place.record.name
     if name.api in _UNDEFINED:
         return [Verdict(NOT_JUDGED, "its content is whatever the memory held") for _ in call]
@@ -237,7 +189,7 @@ def _assess_call(call: Sequence[_Seen], sources: Sequence[_Seen], memory: _Memor
     return found
 
 
-def _reaches_out(name: CallName, outputs: Sequence[_Seen]) -> bool:
+def _reaches_out(name: CallName, outputs: Sequence[Seen]) -> bool:
     """Whether what went into a call may have had an effect, as far as its outputs show."""
     if not outputs or name.api in _CHANGING or any(seen.distance.error != 0 for seen in outputs):
         return True
@@ -249,7 +201,7 @@ def _overwrites(name: CallName) -> bool:
     return name.api.endswith("_")
 
 
-def _shows_all(seen: _Seen) -> bool:
+def _shows_all(seen: Seen) -> bool:
     """Whether an equal output is equal: four statistics tell numbers apart, but not what is true where."""
     leaf = seen.pair.place.leaf
     if seen.distance.is_whole or leaf is None or roundoff(leaf.dtype):
@@ -263,7 +215,7 @@ class _Rounding(NamedTuple):
     unit: float  # of the coarsest dtype
     growth: float  # by the number of summands
 
-    def at(self, seen: _Seen) -> float:
+    def at(self, seen: Seen) -> float:
         """The tolerance at a place, none where numbers are whole; an input was rounded to its own dtype."""
         leaf = seen.pair.place.leaf
         if leaf is None or not leaf.is_tensor:
@@ -275,7 +227,7 @@ class _Rounding(NamedTuple):
         return MARGIN * max(unit, min(unit, _SUM) * self.growth)
 
 
-def _leaves(places: Iterable[_Seen]) -> Iterator[Leaf | None]:
+def _leaves(places: Iterable[Seen]) -> Iterator[Leaf | None]:
     for seen in places:
         pair = seen.pair
         if pair.target is not None:
@@ -284,7 +236,7 @@ def _leaves(places: Iterable[_Seen]) -> Iterator[Leaf | None]:
             yield pair.golden.leaf
 
 
-def _alone(seen: _Seen, error: float | None, tolerance: float) -> Verdict | None:
+def _alone(seen: Seen, error: float | None, tolerance: float) -> Verdict | None:
     """The verdict of a place for which nothing else must be asked; None for all others."""
     if error is None:
         return Verdict(NOT_JUDGED, seen.pair.reason or "nothing was recorded to compare")
@@ -295,7 +247,7 @@ def _alone(seen: _Seen, error: float | None, tolerance: float) -> Verdict | None
     return None
 
 
-def _input(seen: _Seen, error: float, tolerance: float, memory: _Memory, reaches_out: bool) -> Verdict:
+def _input(seen: Seen, error: float, tolerance: float, memory: _Memory, reaches_out: bool) -> Verdict:
     name, leaf = seen.pair.place.record.name, seen.pair.place.leaf
     is_plain = leaf is not None and not leaf.is_tensor
     if memory.is_cancelled(seen):
@@ -319,9 +271,7 @@ def _input(seen: _Seen, error: float, tolerance: float, memory: _Memory, reaches
     return Verdict(ENTERED, entered(seen.pair, seen.distance), error, tolerance)
 
 
-def _output(
-    seen: _Seen, error: float, tolerance: float, sources: Sequence[_Seen], memory: _Memory
-) -> Verdict:
+def _output(seen: Seen, error: float, tolerance: float, sources: Sequence[Seen], memory: _Memory) -> Verdict:
     came = _before(seen, sources, memory)
     before = max(came.most, came.unseen)
     if tolerance == 0 and before > 0:
@@ -355,7 +305,7 @@ class _Before(NamedTuple):
     sight: str  # how well it was seen, where nothing is off
 
 
-def _before(seen: _Seen, sources: Sequence[_Seen], memory: _Memory) -> _Before:
+def _before(seen: Seen, sources: Sequence[Seen], memory: _Memory) -> _Before:
     most = max((s.distance.error or 0.0 for s in sources), default=0.0)
     sound = max((s.distance.error or 0.0 for s in sources if not memory.is_cancelled(s)), default=0.0)
     unseen = 0.0
@@ -368,7 +318,7 @@ def _before(seen: _Seen, sources: Sequence[_Seen], memory: _Memory) -> _Before:
     return _Before(most, sound, unseen, _sight(sources))
 
 
-def _sight(sources: Sequence[_Seen]) -> str:
+def _sight(sources: Sequence[Seen]) -> str:
     """In words, how equal inputs are that show no difference."""
     tensors = [s for s in sources if (leaf := s.pair.place.leaf) is not None and leaf.is_tensor]
     if any(s.distance.error is None for s in tensors):
@@ -378,7 +328,7 @@ def _sight(sources: Sequence[_Seen]) -> str:
     return "its inputs are equal"
 
 
-def _cancelled(seen: _Seen, sources: Sequence[_Seen], tolerance: float) -> bool:
+def _cancelled(seen: Seen, sources: Sequence[Seen], tolerance: float) -> bool:
     """Whether the error is small beside what the values were made from.
 
     A gradient is made from gradients, times what ran forward, and may be a sum of many.
@@ -392,17 +342,17 @@ def _cancelled(seen: _Seen, sources: Sequence[_Seen], tolerance: float) -> bool:
     return any(off <= times * _reach(s, tolerance) * math.sqrt(_share(s, seen)) for s in gradients)
 
 
-def _reach(source: _Seen, tolerance: float) -> float:
+def _reach(source: Seen, tolerance: float) -> float:
     """How far an error of an input, and rounding of it, go where nothing else is added."""
     error, size = source.distance.error, source.distance.size
     return size * (tolerance + GAIN * error) if error is not None and math.isfinite(error) else 0.0
 
 
-def _share(source: _Seen, seen: _Seen) -> float:
+def _share(source: Seen, seen: Seen) -> float:
     """How many numbers of the source there are for each of the result, one at least."""
     return max(1.0, _count(source) / max(1, _count(seen)))
 
 
-def _count(seen: _Seen) -> int:
+def _count(seen: Seen) -> int:
     leaf = seen.pair.place.leaf
     return math.prod(leaf.shape or ()) if leaf is not None else 1

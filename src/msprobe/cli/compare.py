@@ -242,7 +242,7 @@ def _status(outcomes: Sequence[Outcome], fail_on: Sequence[str]) -> int:
     from msprobe.analyse.judge import BAD
     from msprobe.analyse.locate import overall
 
-    if not any(outcome.judged for outcome in outcomes):
+    if fail_on and not any(outcome.judged for outcome in outcomes):
         return 2  # nothing compared is never a pass
     found = {
         "divergence": overall([outcome.located for outcome in outcomes]) is not None,
