@@ -322,7 +322,15 @@ def test_batch_norm_keeps_what_its_output_does_not_show(tmp_path: Path) -> None:
     assert levels(compared(tmp_path, [target], [golden])) == ["same", "entered", "same"]
 
 
-@pytest.mark.parametrize(("name", "level"), [("Torch.ones_like", "entered"), ("Tensor.fill_", "passed on")])
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        ("Torch.ones_like", "entered"),
+        ("Tensor.__mul__", "entered"),
+        ("Tensor.fill_", "passed on"),
+        ("Tensor.__setitem__", "passed on"),
+    ],
+)
 def test_nan_on_one_side_alone_is_a_divergence_also_where_it_has_no_effect(
     tmp_path: Path, name: str, level: str
 ) -> None:

@@ -198,7 +198,7 @@ def _reaches_out(name: CallName, outputs: Sequence[Seen]) -> bool:
 
 def _overwrites(name: CallName) -> bool:
     """Whether a call may put something else in the place of its input, whatever that was."""
-    return name.api.endswith("_")
+    return name.api == "__setitem__" or (name.api.endswith("_") and not name.api.endswith("__"))
 
 
 def _shows_all(seen: Seen) -> bool:
@@ -253,21 +253,12 @@ def _input(seen: Seen, error: float, tolerance: float, memory: _Memory, reaches_
     if memory.is_cancelled(seen):
         reason = f"{off(error)}: rounding of an earlier call, whose values nearly cancel"
         return Verdict(ROUNDING, reason, error, tolerance)
+    what = told(seen.pair, seen.distance)
     is_explained = error <= tolerance + (min(memory.drift, _COMPUTED) if is_plain else GAIN * memory.drift)
     if is_explained or (seen.distance.seen == "shapes" and memory.drift > 0):
-        return Verdict(
-            PASSED_ON,
-            f"{told(seen.pair, seen.distance)}, which earlier calls passed on",
-            error,
-            tolerance,
-        )
+        return Verdict(PASSED_ON, f"{what}, which earlier calls passed on", error, tolerance)
     if not reaches_out and (is_plain or math.isfinite(error) or _overwrites(name)):
-        return Verdict(
-            PASSED_ON,
-            f"{told(seen.pair, seen.distance)}; the outputs show no effect",
-            error,
-            tolerance,
-        )
+        return Verdict(PASSED_ON, f"{what}; the outputs show no effect", error, tolerance)
     return Verdict(ENTERED, entered(seen.pair, seen.distance), error, tolerance)
 
 
@@ -280,10 +271,8 @@ def _output(seen: Seen, error: float, tolerance: float, sources: Sequence[Seen],
         return Verdict(PASSED_ON, f"{told(seen.pair, seen.distance)}, as its inputs differ", error, tolerance)
     # Where inputs differ, a decision such as that of relu may flip for a few numbers: it is the typical one
     # that must be explained.
-    if (
-        before > 0
-        and seen.distance.typical <= tolerance + gain(seen.pair, [s.pair for s in sources]) * before
-    ):
+    most = tolerance + gain(seen.pair, (s.pair for s in sources)) * before
+    if before > 0 and seen.distance.typical <= most:
         if max(came.sound, came.unseen) <= tolerance < before:
             reason = f"{off(error)}, as those of its inputs whose values nearly cancel"
             return Verdict(ROUNDING, reason, error, tolerance)
@@ -292,7 +281,7 @@ def _output(seen: Seen, error: float, tolerance: float, sources: Sequence[Seen],
     if _cancelled(seen, sources, tolerance):
         reason = f"{off(error)}, but its values nearly cancel: that is rounding of the far larger inputs"
         return Verdict(ROUNDING, reason, error, tolerance)
-    inputs = came.sight if came.most == 0 else f"its inputs are off by only {came.most:.2g}"
+    inputs = _sight(sources) if came.most == 0 else f"its inputs are off by only {came.most:.2g}"
     return Verdict(ORIGINATED, originated(seen.pair, seen.distance, inputs, tolerance), error, tolerance)
 
 
@@ -302,7 +291,6 @@ class _Before(NamedTuple):
     most: float  # as far as it was recorded
     sound: float  # the same without values that nearly cancel
     unseen: float  # what may have come with it unseen
-    sight: str  # how well it was seen, where nothing is off
 
 
 def _before(seen: Seen, sources: Sequence[Seen], memory: _Memory) -> _Before:
@@ -315,7 +303,7 @@ def _before(seen: Seen, sources: Sequence[Seen], memory: _Memory) -> _Before:
         s.pair.place.record.name.direction == BACKWARD for s in sources
     ):
         unseen = memory.drift  # the gradient that went in was not recorded
-    return _Before(most, sound, unseen, _sight(sources))
+    return _Before(most, sound, unseen)
 
 
 def _sight(sources: Sequence[Seen]) -> str:
@@ -333,13 +321,13 @@ def _cancelled(seen: Seen, sources: Sequence[Seen], tolerance: float) -> bool:
 
     A gradient is made from gradients, times what ran forward, and may be a sum of many.
     """
-    off = (seen.distance.error or 0.0) * seen.distance.size
+    apart = (seen.distance.error or 0.0) * seen.distance.size
     forward = [s for s in sources if s.pair.place.record.name.direction == FORWARD]
     if seen.pair.place.record.name.direction == FORWARD:
-        return any(off <= _reach(s, tolerance) for s in forward)
+        return any(apart <= _reach(s, tolerance) for s in forward)
     times = max([1.0, *(s.distance.size for s in forward)])
     gradients = [s for s in sources if s.pair.place.record.name.direction == BACKWARD]
-    return any(off <= times * _reach(s, tolerance) * math.sqrt(_share(s, seen)) for s in gradients)
+    return any(apart <= times * _reach(s, tolerance) * math.sqrt(_share(s, seen)) for s in gradients)
 
 
 def _reach(source: Seen, tolerance: float) -> float:

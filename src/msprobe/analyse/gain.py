@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from msprobe.analyse.match import Pair
 from msprobe.kernels import Statistics
@@ -18,7 +18,7 @@ _DIVIDING = {
 }
 
 
-def gain(pair: Pair, sources: Sequence[Pair]) -> float:
+def gain(pair: Pair, sources: Iterable[Pair]) -> float:
     """What the call of this output may make of a relative error of its inputs."""
     api = pair.place.record.name.api
     slots = _DIVIDING.get(api if api.endswith("__") else api.removesuffix("_"))
