@@ -277,6 +277,8 @@ def test_an_argument_that_cannot_be_measured_is_a_difference(
     comparison = compared(tmp_path, [target], [golden])
     assert levels(comparison) == ["entered", "passed on"]
     assert why(comparison)[0] == reason
+    culprit = comparison.located.culprit
+    assert culprit is not None and ("--align" in culprit.hint) == reason.startswith("its shape")
 
 
 def test_another_shape_after_a_difference_is_a_decision_that_flipped(tmp_path: Path) -> None:

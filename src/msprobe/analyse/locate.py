@@ -11,6 +11,7 @@ from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, V
 from msprobe.analyse.judge import Finding
 from msprobe.analyse.likeness import is_telling
 from msprobe.analyse.match import Place
+from msprobe.analyse.reason import OTHER_SHAPE
 from msprobe.kernels import Statistics
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
 from msprobe.plural import counted
@@ -298,6 +299,8 @@ def _hint(place: Place, verdict: Verdict) -> str:
     api = place.record.name.api.lower()
     if place.record.name.prefix in _COLLECTIVES:
         return "It is a communication: look whether the same call of another rank was given something else."
+    if verdict.reason.startswith(OTHER_SHAPE):
+        return "If one run makes other calls than the other from here on, --align pairs them by what they do."
     if verdict.level == ORIGINATED and any(word in api for word in _RANDOM):
         return "It draws random numbers: give both runs the same seeds, with seed_all()."
     error = verdict.error

@@ -8,6 +8,8 @@ from msprobe.analyse.distance import Distance
 from msprobe.analyse.match import Pair
 from msprobe.record import Leaf
 
+OTHER_SHAPE = "its shape is"  # so such a reason begins
+
 
 def off(error: float) -> str:
     return "NaN or infinite on one side alone" if math.isinf(error) else f"off by {error:.2g} of its size"
@@ -17,7 +19,7 @@ def told(pair: Pair, distance: Distance) -> str:
     """What differs."""
     ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
     if distance.seen == "shapes" and ours is not None and theirs is not None:
-        return f"its shape is {list(ours.shape or ())}, in the golden run {list(theirs.shape or ())}"
+        return f"{OTHER_SHAPE} {list(ours.shape or ())}, in the golden run {list(theirs.shape or ())}"
     if not any(leaf is not None and leaf.is_tensor for leaf in (ours, theirs)):
         return f"this argument is {_value(ours)!r}, in the golden run {_value(theirs)!r}"
     if ours is None or theirs is None:
