@@ -22,7 +22,8 @@ import nets
 from msprobe.cli.main import main
 from msprobe.precheck.calls import Skip
 from msprobe.precheck.check import Checked, Options, new_tables, precheck, summary
-from msprobe.precheck.pool import command_of
+from msprobe.precheck.pool import Pool, command_of
+from msprobe.precheck.protocol import Order
 from msprobe.precheck.tables import Tables
 from msprobe.precheck.work import REPLAYED
 from msprobe.pytorch import debugger as door
@@ -491,6 +492,26 @@ def test_an_interrupt_leaves_no_worker(step: Path, tmp_path: Path) -> None:
     while _has_members(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _has_members(process.pid)
+
+
+def test_an_interrupt_while_a_worker_is_started_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come between the start of a process and the first look at what it says."""
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def noted(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*args, **kwargs))
+        return started[-1]
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    order = Order("check", ".", 0, "auto", None, 1)
+    with pytest.raises(KeyboardInterrupt), Pool([sys.executable, "-c", "input()"], [order], 60.0) as pool:
+        monkeypatch.setattr(pool._selector, "register", interrupted)
+        pool.start()
+    assert [process.poll() is not None for process in started] == [True]
 
 
 def _has_members(group: int) -> bool:

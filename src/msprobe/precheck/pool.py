@@ -171,7 +171,8 @@ class Pool:
         return worker
 
     def _end(self, worker: _Worker) -> None:
-        self._selector.unregister(worker.output)
+        with contextlib.suppress(KeyError):  # an interrupt came before it was registered
+            self._selector.unregister(worker.output)
         self._orders.append(self._workers.pop(worker))
         worker.close()
 
