@@ -243,7 +243,7 @@ def _status(outcomes: Sequence[Outcome], fail_on: Sequence[str]) -> int:
     from msprobe.analyse.locate import overall
 
     if fail_on and not any(outcome.judged for outcome in outcomes):
-        return 2  # nothing compared is never a pass
+        return 1  # nothing judged is never a pass
     found = {
         "divergence": overall([outcome.located for outcome in outcomes]) is not None,
         "accuracy": any(outcome.results[result] for outcome in outcomes for result in BAD),
