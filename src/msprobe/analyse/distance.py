@@ -95,7 +95,7 @@ def _contents(measured: TensorErrors, ours: Leaf, theirs: Leaf) -> Distance:
         return Distance(0.0, 0.0, size, "contents")
     if not (squares > 0 and math.isfinite(squares)):
         return Distance(math.inf, math.inf, size, "contents")
-    peak = max(_peak(ours), _peak(theirs)) or math.sqrt(squares)
+    peak = max(peak_of(ours), peak_of(theirs)) or math.sqrt(squares)
     typical = math.sqrt(sums.difference_squares / squares)
     return Distance(max(typical, sums.max_abs / peak), typical, size, "contents")
 
@@ -172,7 +172,8 @@ def _finite(value: Any) -> float:
     return abs(float(value)) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
-def _peak(leaf: Leaf) -> float:
+def peak_of(leaf: Leaf) -> float:
+    """The largest absolute value, as far as it is known and finite."""
     stats = leaf.stats
     return max(_finite(stats.max), _finite(stats.min)) if isinstance(stats, Statistics) else 0.0
 
@@ -181,7 +182,7 @@ def _size(leaf: Leaf) -> float:
     stats, count = leaf.stats, _count(leaf)
     if not isinstance(stats, Statistics) or not count:
         return 0.0
-    return _finite(stats.norm) / math.sqrt(count) or _peak(leaf)
+    return _finite(stats.norm) / math.sqrt(count) or peak_of(leaf)
 
 
 # ---- rounding ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msprobe.analyse.distance import peak_of
 from msprobe.analyse.match import Pair
 from msprobe.kernels import Statistics
 from msprobe.record import Leaf
@@ -22,22 +23,14 @@ def gain(pair: Pair, sources: Iterable[Pair]) -> float:
     """What the call of this output may make of a relative error of its inputs."""
     api = pair.place.record.name.api
     slots = _DIVIDING.get(api if api.endswith("__") else api.removesuffix("_"))
-    size = _largest(pair.place.leaf)
-    if slots is None or not size:
+    if slots is None or pair.place.leaf is None:
         return GAIN
     given = {source.place.slot: source.place.leaf for source in sources}
     above, below = (given.get(slot) for slot in slots)
     times = given.get("input.value")
     factor = abs(times.value) if times is not None and isinstance(times.value, (int, float)) else 1.0
-    least = _least(below)
-    return max(GAIN, factor * _largest(above) / (least * size)) if least else GAIN
-
-
-def _largest(leaf: Leaf | None) -> float:
-    if leaf is None or not isinstance(leaf.statistics, Statistics):
-        return 0.0
-    ends = (leaf.statistics.max, leaf.statistics.min)
-    return max((abs(end) for end in ends if isinstance(end, (int, float))), default=0.0)
+    least = _least(below) * peak_of(pair.place.leaf)
+    return max(GAIN, factor * peak_of(above) / least) if least and above is not None else GAIN
 
 
 def _least(leaf: Leaf | None) -> float:
