@@ -87,6 +87,7 @@ def main() -> None:
         communicate()
         train_recorded()
     choose_ranks()
+    (FOLDER / f"ended{get_rank()}").touch()
 
 
 if __name__ == "__main__":
