@@ -1,9 +1,10 @@
-"""Every column of the result table once: its header, and how a finding fills it."""
+"""Every column of the result table once: its header, and how a finding fills it and its neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.judge import Finding, needs_agree
@@ -17,30 +18,36 @@ from msprobe.analyse.measure import (
     measure_sketches,
     values_of,
 )
-from msprobe.record import Leaf
 from msprobe.report.table import Cell, Table
 
 
-class Column(NamedTuple):
-    """A header, and what a finding has under it."""
+class Columns(NamedTuple):
+    """Headers that stand side by side, and what a finding has under them."""
 
-    header: str
-    fill: Callable[[Finding], Cell]
+    headers: tuple[str, ...]
+    fill: Callable[[Finding], Sequence[Cell]]
 
 
-def columns(mode: str, *, with_stack: bool) -> list[Column]:
+def metrics(mode: str) -> Columns:
+    """How far apart the contents are, or the statistics, or whether the checksums agree."""
+    return _METRICS[mode]
+
+
+def results(mode: str) -> Columns:
+    """What the specification makes of it."""
+    return _RESULTS[mode]
+
+
+def columns(mode: str, *, with_stack: bool) -> list[Columns]:
     """Those of a comparison of `tensor`s, of `statistics`, or of checksums (`md5`)."""
-    found = [*_BASIC, *_METRICS[mode]]
+    found = [_SIDES, metrics(mode)]
     if mode != "md5":
-        found += _STATISTICS
-    found.append(Column("Requires_grad Consistent", lambda finding: needs_agree(finding.pair)))
-    found.append(Column(_RESULT[mode], lambda finding: finding.result))
-    if mode != "md5":
-        found.append(Column("Err_message", lambda finding: finding.message))
+        found.append(_STATISTICS)
+    found.append(results(mode))
     if with_stack:
-        found.append(Column(_STACK, lambda finding: NOTHING))
+        found.append(Columns((_STACK,), lambda finding: (NOTHING,)))
     if mode == "tensor":
-        found.append(Column("Data_name", _data_names))
+        found.append(Columns(("Data_name",), _data_names))
     return found
 
 
@@ -48,14 +55,15 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
     """All findings as rows, our verdict behind; the stack of a call stands in its first row."""
     findings = comparison.findings
     shown = columns(comparison.mode, with_stack=with_stack)
-    rows = [[column.fill(finding) for column in shown] for finding in findings]
+    headers = [header for some in shown for header in some.headers]
+    rows = [[cell for some in shown for cell in some.fill(finding)] for finding in findings]
     if with_stack:
-        number = [column.header for column in shown].index(_STACK)
+        number = headers.index(_STACK)
         for row, frames in zip(rows, frames_of(finding.pair for finding in findings), strict=True):
             row[number] = str(list(frames)) if frames else NOTHING
     for row, verdict in zip(rows, comparison.verdicts, strict=True):
         row += (verdict.level, verdict.error, verdict.reason)
-    headers = [*(column.header for column in shown), *VERDICT]
+    headers += VERDICT
     if _are_sketched(findings):
         headers += SKETCH
         for row, finding in zip(rows, findings, strict=True):
@@ -83,75 +91,90 @@ def _sketched(finding: Finding) -> tuple[Cell, ...]:
     return (None,) * len(SKETCH) if errors is None else (errors.relative, errors.cosine, errors.sd)
 
 
-def _side(name: str, ask: Callable[[Place], Cell]) -> Callable[[Finding], Cell]:
-    def fill(finding: Finding) -> Cell:
-        place = finding.pair.target if name == "target" else finding.pair.golden
-        return NOTHING if place is None else ask(place)
-
-    return fill
+# ---- one of the two sides ----
 
 
-def _dtype(place: Place) -> str:
+def described(place: Place | None) -> tuple[Cell, ...]:
+    """What DESCRIPTION names."""
+    if place is None:
+        return (NOTHING,) * len(DESCRIPTION)
     leaf = place.leaf
     if leaf is None:
-        return "None"
+        return "None", "None", NOTHING
+    needs = NOTHING if leaf.requires_grad is None else leaf.requires_grad
     if leaf.is_tensor:
-        return str(leaf.dtype)
-    return leaf.type if leaf.type in ("torch.Size", "slice") else f"<class '{leaf.type}'>"
+        return leaf.dtype, _listed(leaf.shape or ()), needs
+    is_named = leaf.type in ("torch.Size", "slice")
+    shape = str(leaf.value) if leaf.type == "torch.Size" else "[]"
+    return leaf.type if is_named else f"<class '{leaf.type}'>", shape, needs
 
 
-def _shape(place: Place) -> str:
-    leaf = place.leaf
-    if leaf is None:
-        return "None"
-    if leaf.is_tensor:
-        return str(list(leaf.shape or ()))
-    return str(leaf.value) if leaf.type == "torch.Size" else "[]"
+@lru_cache(maxsize=4096)
+def _listed(shape: tuple[int, ...]) -> str:
+    return str(list(shape))
 
 
-def _needs_gradient(place: Place) -> Cell:
-    return NOTHING if place.leaf is None or place.leaf.requires_grad is None else place.leaf.requires_grad
+def _statistics(place: Place | None) -> Sequence[Cell]:
+    if place is None:
+        return (NOTHING,) * len(STATISTICS)
+    values = values_of(place.leaf)
+    if all(type(value) is float for value in values):
+        return values
+    return [value if isinstance(value, (str, int, float)) else str(value) for value in values]
 
 
-def _value(index: int) -> Callable[[Place], Cell]:
-    def ask(place: Place) -> Cell:
-        value = values_of(place.leaf)[index]
-        return value if isinstance(value, (str, int, float, bool)) else str(value)
-
-    return ask
+def _checksum(place: Place | None) -> str:
+    return NOTHING if place is None else checksum_of(place.leaf)
 
 
-def _metric(field: str) -> Callable[[Finding], Cell]:
-    def fill(finding: Finding) -> Cell:
-        return getattr(finding.measured, field) if isinstance(finding.measured, TensorErrors) else UNSUPPORTED
-
-    return fill
-
-
-def _statistic(field: str, index: int) -> Callable[[Finding], Cell]:
-    def fill(finding: Finding) -> Cell:
-        measured = finding.measured
-        if not isinstance(measured, StatisticsErrors):
-            return NOTHING
-        values: Sequence[Any] = getattr(measured, field)
-        cell: Cell = values[index]
-        return cell
-
-    return fill
+def _data_name(place: Place | None) -> str:
+    if place is None:
+        return NOTHING
+    return "-1" if place.leaf is None or place.leaf.data_name is None else place.leaf.data_name
 
 
-def _checksum(place: Place) -> str:
-    return checksum_of(place.leaf)
+# ---- both sides ----
 
 
-def _data_names(finding: Finding) -> str:
-    def of(place: Place | None) -> str:
-        leaf: Leaf | None = None if place is None else place.leaf
-        if place is None:
-            return NOTHING
-        return "-1" if leaf is None or leaf.data_name is None else leaf.data_name
+def _sides(finding: Finding) -> Sequence[Cell]:
+    """Their names and descriptions, by turns."""
+    target, golden = finding.pair.target, finding.pair.golden
+    our_dtype, our_shape, our_needs = described(target)
+    dtype, shape, needs = described(golden)
+    names = NOTHING if target is None else target.name, NOTHING if golden is None else golden.name
+    return *names, our_dtype, dtype, our_shape, shape, our_needs, needs
 
-    return str([of(finding.pair.target), of(finding.pair.golden)])
+
+def _both_statistics(finding: Finding) -> Sequence[Cell]:
+    return *_statistics(finding.pair.target), *_statistics(finding.pair.golden)
+
+
+def _checksums(finding: Finding) -> Sequence[Cell]:
+    return _checksum(finding.pair.target), _checksum(finding.pair.golden)
+
+
+def _data_names(finding: Finding) -> Sequence[Cell]:
+    return (str([_data_name(finding.pair.target), _data_name(finding.pair.golden)]),)
+
+
+def _tensor_errors(finding: Finding) -> Sequence[Cell]:
+    measured = finding.measured
+    return measured[:6] if isinstance(measured, TensorErrors) else (UNSUPPORTED,) * 6
+
+
+def _statistics_errors(finding: Finding) -> Sequence[Cell]:
+    measured = finding.measured
+    if not isinstance(measured, StatisticsErrors):
+        return (NOTHING,) * 2 * len(STATISTICS)
+    return measured.differences + measured.relative
+
+
+def _result(finding: Finding) -> Sequence[Cell]:
+    return needs_agree(finding.pair), finding.result
+
+
+def _result_and_message(finding: Finding) -> Sequence[Cell]:
+    return needs_agree(finding.pair), finding.result, finding.message
 
 
 _STACK = "NPU_Stack_Info"
@@ -161,41 +184,37 @@ VERDICT = ("Verdict", "Passing Tolerance", "Verdict Reason")
 SKETCH = ("Sketch Relative Err", "Sketch Cosine", "Sketch Uncertainty")
 # Where no mapping was given across frameworks: how sure it is that the two calls belong together, and why.
 ALIGNMENT = ("Alignment Confidence", "Alignment Reason")
-_BASIC = [
-    Column(f"{word} {header}", _side(side, ask))
-    for header, ask in (
-        ("Name", lambda place: place.name),
-        ("Dtype", _dtype),
-        ("Tensor Shape", _shape),
-        ("Requires_grad", _needs_gradient),
-    )
-    for word, side in (("NPU", "target"), ("Bench", "golden"))
-]
-_STATISTICS = [
-    Column(f"{word} {header}", _side(side, _value(index)))
-    for word, side in (("NPU", "target"), ("Bench", "golden"))
-    for index, header in enumerate(("max", "min", "mean", "l2norm"))
-]
+
+DESCRIPTION = ("Dtype", "Tensor Shape", "Requires_grad")
+STATISTICS = ("max", "min", "mean", "l2norm")
+RESULTS = ("Accuracy Reached or Not", "Result")  # of tensors, and of all else
+_WORDS = ("NPU", "Bench")  # the target and the golden run
+_SIDES = Columns(tuple(f"{word} {header}" for header in ("Name", *DESCRIPTION) for word in _WORDS), _sides)
+_STATISTICS = Columns(tuple(f"{word} {header}" for word in _WORDS for header in STATISTICS), _both_statistics)
 _METRICS = {
-    "tensor": [
-        Column(header, _metric(field))
-        for header, field in (
-            ("Cosine", "cosine"),
-            ("EucDist", "euclidean"),
-            ("MaxAbsErr", "max_abs"),
-            ("MaxRelativeErr", "max_relative"),
-            ("One Thousandth Err Ratio", "one_thousandth"),
-            ("Five Thousandths Err Ratio", "five_thousandths"),
-        )
-    ],
-    "statistics": [
-        Column(header, _statistic(field, index))
-        for field, headers in (
-            ("differences", ("Max diff", "Min diff", "Mean diff", "L2norm diff")),
-            ("relative", ("MaxRelativeErr", "MinRelativeErr", "MeanRelativeErr", "NormRelativeErr")),
-        )
-        for index, header in enumerate(headers)
-    ],
-    "md5": [Column("NPU MD5", _side("target", _checksum)), Column("BENCH MD5", _side("golden", _checksum))],
+    "tensor": Columns(
+        (
+            "Cosine",
+            "EucDist",
+            "MaxAbsErr",
+            "MaxRelativeErr",
+            "One Thousandth Err Ratio",
+            "Five Thousandths Err Ratio",
+        ),
+        _tensor_errors,
+    ),
+    "statistics": Columns(
+        (
+            *("Max diff", "Min diff", "Mean diff", "L2norm diff"),
+            *("MaxRelativeErr", "MinRelativeErr", "MeanRelativeErr", "NormRelativeErr"),
+        ),
+        _statistics_errors,
+    ),
+    "md5": Columns(("NPU MD5", "BENCH MD5"), _checksums),
 }
-_RESULT = {"tensor": "Accuracy Reached or Not", "statistics": "Result", "md5": "Result"}
+_AGREE = "Requires_grad Consistent"
+_RESULTS = {
+    "tensor": Columns((_AGREE, RESULTS[0], "Err_message"), _result_and_message),
+    "statistics": Columns((_AGREE, RESULTS[1], "Err_message"), _result_and_message),
+    "md5": Columns((_AGREE, RESULTS[1]), _result),
+}

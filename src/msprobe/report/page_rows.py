@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -10,28 +10,17 @@ from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, R
 from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.judge import Finding
 from msprobe.analyse.match import Pair, Place
-from msprobe.analyse.measure import StatisticsErrors, TensorErrors
 from msprobe.kernels import Statistics
 from msprobe.name import FORWARD
 from msprobe.record import Record, Recording
-from msprobe.report.columns import columns
+from msprobe.report.columns import DESCRIPTION, RESULTS, STATISTICS, Columns, described, metrics, results
 from msprobe.report.page_numbers import Numbers
 from msprobe.report.page_tree import TreeBuilder
-from msprobe.report.table import Cell
 
 # From harmless to grave; a row holds the number of its verdict.
 LEVELS = (SAME, NOT_JUDGED, ROUNDING, PASSED_ON, ENTERED, ORIGINATED)
 
-_STATISTICS = ("max", "min", "mean", "l2norm")
-_NO_STATISTICS = (None,) * len(_STATISTICS)
-_DESCRIPTION = ("Dtype", "Tensor Shape", "Requires_grad")
-# Columns of the specification for one of the sides; the page shows these side by side, not in the table.
-_SIDES = {f"{word} {what}" for word in ("NPU", "Bench") for what in ("Name", *_DESCRIPTION, *_STATISTICS)}
-_BESIDE = frozenset({*_SIDES, "Data_name"})
-_AFTER_METRICS = "Requires_grad Consistent"
-_RESULTS = ("Accuracy Reached or Not", "Result")
-
-Fill = Callable[[Finding], Cell]
+_NO_STATISTICS = (None,) * len(STATISTICS)
 
 
 class PageRows(NamedTuple):
@@ -51,12 +40,12 @@ class _Call(NamedTuple):
 
 def page_rows(comparison: Comparison) -> PageRows:
     findings, verdicts, located = comparison.findings, comparison.verdicts, comparison.located
-    fills = {column.header: column.fill for column in columns(comparison.mode, with_stack=False)}
     numbers = Numbers()
     code = {level: number for number, level in enumerate(LEVELS)}
     pairs = [finding.pair for finding in findings]
     calls = list(_calls([pair.target or pair.golden for pair in pairs]))
-    shown = _columns({h: fill for h, fill in fills.items() if h not in _BESIDE}, findings, numbers)
+    beside = (metrics(comparison.mode), results(comparison.mode))  # what the sides do not say themselves
+    shown = [column for some in beside for column in _columns(some, findings, numbers)]
     facts = {
         "levels": LEVELS,
         "culprit": located.culprit.row if located.culprit else None,
@@ -68,9 +57,9 @@ def page_rows(comparison: Comparison) -> PageRows:
         "tolerance": numbers.add([verdict.tolerance for verdict in verdicts]),
         "reason": _words([verdict.reason for verdict in verdicts]),
         "columns": shown,
-        "result": next(number for number, column in enumerate(shown) if column["header"] in _RESULTS),
-        "target": _side([pair.target for pair in pairs], findings, _described("NPU", fills), numbers),
-        "golden": _side([pair.golden for pair in pairs], findings, _described("Bench", fills), numbers),
+        "result": next(number for number, column in enumerate(shown) if column["header"] in RESULTS),
+        "target": _side([pair.target for pair in pairs], numbers),
+        "golden": _side([pair.golden for pair in pairs], numbers),
         "alignment": _alignment(pairs, numbers),
         "renamed": {
             row: theirs.name
@@ -134,23 +123,17 @@ def frames_of(record: Record, target: Recording) -> tuple[str, ...]:
 # ---- one of the two sides ----
 
 
-def _described(word: str, fills: Mapping[str, Fill]) -> list[Fill]:
-    return [fills[f"{word} {what}"] for what in _DESCRIPTION]
-
-
-def _side(
-    places: Sequence[Place | None], findings: Sequence[Finding], fills: Sequence[Fill], numbers: Numbers
-) -> dict[str, Any]:
+def _side(places: Sequence[Place | None], numbers: Numbers) -> dict[str, Any]:
     kinds = [_kind(place) for place in places]
-    examples = dict(zip(kinds, findings, strict=True))  # the cells of one finding are those of its whole kind
+    examples = dict(zip(kinds, places, strict=True))  # one is described as its whole kind is
     return {
         "missing": [row for row, place in enumerate(places) if place is None],
         "kind": {
-            "headers": [*_DESCRIPTION, "value"],
-            "words": [[*(fill(one) for fill in fills), kind[-1]] for kind, one in examples.items()],
+            "headers": [*DESCRIPTION, "value"],
+            "words": [[*described(place), kind[-1]] for kind, place in examples.items()],
             "codes": _words(kinds)["codes"],
         },
-        "statistics": {"headers": _STATISTICS, **numbers.add([_statistics(place) for place in places])},
+        "statistics": {"headers": STATISTICS, **numbers.add([_statistics(place) for place in places])},
         "file": _words([_file(place) for place in places]),
     }
 
@@ -182,28 +165,10 @@ def _file(place: Place | None) -> str:
 # ---- columns ----
 
 
-def _columns(
-    fills: Mapping[str, Fill], findings: Sequence[Finding], numbers: Numbers
-) -> list[dict[str, Any]]:
-    """The columns of the table: first the metrics, which a measured pair has side by side already."""
-    headers = list(fills)
-    metrics = [fills[header] for header in headers[: headers.index(_AFTER_METRICS)]]
-    rows = [_metrics(finding) or [fill(finding) for fill in metrics] for finding in findings]
-    cells: list[Sequence[Cell]] = list(zip(*rows, strict=True)) or [()] * len(metrics)
-    cells += (list(map(fills[header], findings)) for header in headers[len(metrics) :])
-    return [
-        {"header": header, **(numbers.column(column) or _words(column))}
-        for header, column in zip(headers, cells, strict=True)
-    ]
-
-
-def _metrics(finding: Finding) -> tuple[Cell, ...] | None:
-    measured = finding.measured
-    if isinstance(measured, TensorErrors):
-        return measured[:6]
-    if isinstance(measured, StatisticsErrors):
-        return measured.differences + measured.relative
-    return None
+def _columns(some: Columns, findings: Sequence[Finding], numbers: Numbers) -> Iterator[dict[str, Any]]:
+    cells = list(zip(*map(some.fill, findings), strict=True)) or [()] * len(some.headers)
+    for header, column in zip(some.headers, cells, strict=True):
+        yield {"header": header, **(numbers.column(column) or _words(column))}
 
 
 class _Numbering(dict[Any, int]):
