@@ -86,6 +86,8 @@ def op_samples() -> dict[str, list[tuple[list[Any], dict[str, Any]]]]:
     with pytest.MonkeyPatch.context() as patch:
         if "expecttest" not in sys.modules:
             patch.setitem(sys.modules, "expecttest", stand_in)
+        # Importing it forbids the whole process to set torch.backends.cudnn.deterministic and the like.
+        patch.setattr(torch.backends, "disable_global_flags", lambda: None)
         from torch.testing._internal.common_methods_invocations import op_db
     known: dict[str, list[tuple[list[Any], dict[str, Any]]]] = {}
     for op in op_db:
