@@ -142,6 +142,36 @@ def test_a_model_called_from_another_thread(probe: Probe) -> None:
     assert {"Module.head.Linear.backward.0", "Torch.matmul.0.backward"} <= set(names(probe, "backward"))
 
 
+def test_threads_that_call_one_module_with_hooks_at_the_same_time(probe: Probe) -> None:
+    """The hook by which we look behind those of the module stands on the module, where all threads see it."""
+    model = nn.Sequential(nn.Identity())
+    together = threading.Barrier(2, timeout=10)
+
+    def wait(*_: Any) -> None:
+        together.wait()
+
+    model[0].register_forward_pre_hook(wait)
+    given = [1.0, 2.0]
+    got: list[float] = []
+
+    def called(value: float) -> None:
+        for _ in range(20):
+            got.append(model(torch.full((2,), value)).max().item())
+
+    def in_threads() -> None:
+        threads = [threading.Thread(target=called, args=(value,)) for value in given]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    record(probe, in_threads, "L0", model)
+    assert sorted(got) == [1.0] * 20 + [2.0] * 20
+    seen = [(entry["input_args"][0]["Max"], entry["output"][0]["Max"]) for entry in probe.data().values()]
+    assert sorted(seen) == [(1.0, 1.0)] * 20 + [(2.0, 2.0)] * 20
+    assert len(model[0]._forward_pre_hooks) == 1
+
+
 # --- exceptions ---
 
 

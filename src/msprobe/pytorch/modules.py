@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,7 @@ from msprobe.pytorch.exchange import Exchange, Exchanges
 
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # by torch.jit.trace
 _SKIPPED_CLASSES = ("FullyShardedDataParallel",)
+_NO_KEYWORDS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Watched(NamedTuple):
@@ -114,11 +117,16 @@ def _told(
 
 
 def _enter_last(module: nn.Module, enter: Callable[..., None]) -> Undo:
-    """Look once, behind the module's own hooks, which may fetch its parameters, or change its inputs."""
+    """Look once, behind the module's own hooks, which may fetch its parameters, or change its inputs.
 
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        handle.remove()
-        enter(module, args, kwargs)
+    Another thread that calls the module meanwhile runs this hook too, without keywords once it is removed.
+    """
+    caller = threading.get_ident()
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NO_KEYWORDS) -> None:
+        if threading.get_ident() == caller:
+            handle.remove()
+            enter(module, args, kwargs)
 
     handle = module.register_forward_pre_hook(hook, with_kwargs=True)
     return handle.remove
