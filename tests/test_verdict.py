@@ -63,6 +63,15 @@ def test_equal_nans_are_no_difference(tmp_path: Path) -> None:
     assert one(tmp_path, nans, nans) == ["same", "same"]
 
 
+def test_tensors_whose_values_nobody_saw_are_not_called_equal(tmp_path: Path) -> None:
+    """As those on the device meta, inside vmap, or of a communication that was still under way."""
+    unseen = tensor(1)._replace(stats=Statistics(None, None, None, None))
+    empty = unseen._replace(shape=(0, 3))
+    target = call("Torch.op.0.forward", unseen, unseen, empty)
+    golden = call("Torch.op.0.forward", unseen, tensor(1), empty)
+    assert levels(compared(tmp_path, [target], [golden])) == ["not judged", "not judged", "same"]
+
+
 def test_the_mask_of_an_attention_is_no_difference(tmp_path: Path) -> None:
     masked = tensor(1)._replace(stats=Statistics(1.0, -math.inf, -math.inf, math.inf))
     comparison = compared(tmp_path, [call("Tensor.masked_fill.0.forward", masked)],

@@ -108,9 +108,10 @@ def _described(ours: Leaf, theirs: Leaf) -> Distance:
         if ours.checksum == theirs.checksum or (_count(ours) <= 1 and ours.stats == theirs.stats):
             return Distance(0.0, 0.0, size, "checksums")
         least = roundoff(ours.dtype) or 1.0  # they differ, if only by this
-    if not (isinstance(ours.stats, Statistics) and isinstance(theirs.stats, Statistics)):
+    known = _both_statistics(ours, theirs)
+    if known is None:
         return Distance(least, least, size, "checksums") if least else NOWHERE
-    ends, middle, seen = *_statistics(ours.stats, theirs.stats, _count(ours)), "statistics"
+    ends, middle, seen = *_statistics(*known, _count(ours)), "statistics"
     sketched = measure_sketches(ours, theirs)
     if sketched is not None:
         seen = "sketches"
@@ -123,6 +124,15 @@ def _have_checksums(ours: Leaf, theirs: Leaf) -> bool:
     return None not in (ours.checksum, theirs.checksum) and number_type(ours.dtype) == number_type(
         theirs.dtype
     )
+
+
+def _both_statistics(ours: Leaf, theirs: Leaf) -> tuple[Statistics, Statistics] | None:
+    """Those of both, if any number is known of both; an empty tensor has none, and none is missing."""
+    a, b = ours.stats, theirs.stats
+    if not (isinstance(a, Statistics) and isinstance(b, Statistics)):
+        return None
+    is_known = any(None not in numbers for numbers in zip(a[:4], b[:4], strict=True))
+    return (a, b) if is_known or 0 in (ours.shape or ()) else None
 
 
 def _statistics(ours: Statistics, theirs: Statistics, count: int) -> tuple[float, float]:
