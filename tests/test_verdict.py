@@ -63,6 +63,23 @@ def test_equal_nans_are_no_difference(tmp_path: Path) -> None:
     assert one(tmp_path, nans, nans) == ["same", "same"]
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "level"),
+    [
+        ((5, 0), (5, 0), "same"),
+        ((5, 0), (1, 0), "originated"),
+        ((1, 2), (1, 0), "originated"),
+        ((0, 0), (5, 0), "same"),  # the file of a release that does not count them
+    ],
+)
+def test_more_nans_in_one_run_are_a_difference(
+    tmp_path: Path, ours: tuple[int, int], theirs: tuple[int, int], level: str
+) -> None:
+    nan = tensor(math.nan)
+    leaves = (nan._replace(stats=Statistics(*(math.nan,) * 4, *counts)) for counts in (ours, theirs))
+    assert one(tmp_path, *leaves) == ["same", level]
+
+
 def test_tensors_whose_values_nobody_saw_are_not_called_equal(tmp_path: Path) -> None:
     """As those on the device meta, inside vmap, or of a communication that was still under way."""
     unseen = tensor(1)._replace(stats=Statistics(None, None, None, None))

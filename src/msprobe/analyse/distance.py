@@ -139,6 +139,9 @@ def _statistics(ours: Statistics, theirs: Statistics, count: int) -> tuple[float
     """The least relative errors that explain how far apart max and min are, and mean and norm."""
     if ours == theirs:
         return 0.0, 0.0
+    not_finite = [(stats.nan, stats.inf) for stats in (ours, theirs)]
+    if all(map(any, not_finite)) and not_finite[0] != not_finite[1]:  # old formats count none
+        return math.inf, math.inf
     norm = max(_finite(ours.norm), _finite(theirs.norm))
     peak = max(map(_finite, (ours.max, ours.min, theirs.max, theirs.min)))
     ends = max(_apart(ours.max, theirs.max, peak), _apart(ours.min, theirs.min, peak))
