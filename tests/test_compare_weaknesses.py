@@ -396,3 +396,28 @@ def test_equal_statistics_do_not_hide_another_checksum(tmp_path: Path) -> None:
     )
     assert results(comparison) == ["pass", "Different"]
     assert comparison.verdicts[1].level != "same"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_whole_numbers_that_are_equal_as_floats_differ(tmp_path: Path, mode: str) -> None:
+    large = np.full((2, 3), 2**60)
+    comparison = compared(
+        tmp_path,
+        [Call("Torch.mul.0.forward", [large], [large + 1])],
+        [Call("Torch.mul.0.forward", [large], [large + 2])],
+        mode,
+    )
+    assert levels(comparison) == ["same", "originated"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_numbers_whose_squares_no_float_holds_are_judged_as_others(
+    tmp_path: Path, mode: str, scale: float
+) -> None:
+    x = scale * X.astype(np.float64)
+    calls = [[Call("Torch.mul.0.forward", [x], [share * x])] for share in (1 + 2**-52, 1 + 2**-40, 1)]
+    little = compared(tmp_path / "little", calls[0], calls[2], mode)
+    much = compared(tmp_path / "much", calls[1], calls[2], mode)
+    assert (levels(little), levels(much)) == (["same", "rounding"], ["same", "originated"])
+    assert verdict(much, "Torch.mul.0.forward.output.0").reason.startswith("off by 9.1e-13 of its size")

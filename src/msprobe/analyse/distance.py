@@ -88,16 +88,18 @@ def _contents(measured: TensorErrors, ours: Leaf, theirs: Leaf) -> Distance:
     sums = measured.sums
     assert sums is not None
     squares = max(sums.target_squares, sums.golden_squares)
-    size = math.sqrt(squares / max(_count(ours), 1))
+    in_range = 0 < squares < math.inf  # not so of very large or small numbers of float64
+    size = math.sqrt(squares / max(_count(ours), 1)) if in_range else max(_size(ours), _size(theirs))
     if sums.mismatched or sums.opposite:
         return Distance(math.inf, math.inf, size, "contents")
     if sums.unequal == 0:
         return Distance(0.0, 0.0, size, "contents")
-    if not (squares > 0 and math.isfinite(squares)):
-        return Distance(math.inf, math.inf, size, "contents")
-    peak = max(peak_of(ours), peak_of(theirs)) or math.sqrt(squares)
-    typical = math.sqrt(sums.difference_squares / squares)
-    return Distance(max(typical, sums.max_abs / peak), typical, size, "contents")
+    peak = max(peak_of(ours), peak_of(theirs)) or (math.sqrt(squares) if in_range else 0.0)
+    largest = sums.max_abs / peak if peak else math.inf
+    if largest == 0:  # whole numbers that differ, and are equal as floats
+        largest = roundoff("float64")
+    typical = math.sqrt(sums.difference_squares / squares) if in_range else largest
+    return Distance(max(typical, largest), typical, size, "contents")
 
 
 def _described(ours: Leaf, theirs: Leaf) -> Distance:
@@ -155,7 +157,7 @@ def _apart(x: Any, y: Any, scale: float) -> float:
         return 0.0
     if not (math.isfinite(x) and math.isfinite(y) and scale):
         return math.inf
-    return abs(float(x) - float(y)) / scale
+    return float(abs(x - y) / scale)  # whole numbers that differ may be equal as floats
 
 
 def _is_setting(ours: Leaf, theirs: Leaf) -> bool:
