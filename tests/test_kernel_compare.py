@@ -12,7 +12,9 @@ import openpyxl
 import pytest
 
 from cross_case import Crossed, crossed
+from msprobe.analyse.measure import measure_tensors
 from msprobe.cli.main import main
+from msprobe.store.tensor_file import StoredTensor
 
 __all__ = ["crossed"]
 
@@ -199,6 +201,20 @@ def test_a_kernel_that_one_run_lacks_and_one_of_another_shape(tmp_path: Path) ->
         ("Unmatched", "The shapes differ: (2, 3) and (3, 2)."),
         ("Unmatched", "The target has no such tensor."),
     ]
+
+
+def test_a_kernel_that_is_complex_in_one_run_alone(tmp_path: Path) -> None:
+    """A complex number is two, so that whoever counts the elements of one run reads beyond the other's."""
+    dump(tmp_path / "a", 0, 0, first=ONES.astype(np.complex64), second=ONES)
+    dump(tmp_path / "b", 0, 0, first=ONES, second=ONES.astype(np.complex64))
+    assert command(request(tmp_path, tmp_path / "a", tmp_path / "b", rank_id=[]), tmp_path / "out") == 0
+    assert [row["Err_message"] for row in shown(tmp_path / "out", "0_0")] == [
+        "The dtypes differ: complex64 and float32.",
+        "The dtypes differ: float32 and complex64.",
+    ]
+    pair = StoredTensor(ONES, "float32"), StoredTensor(ONES.astype(np.complex64), "complex64")
+    with pytest.raises(ValueError, match="6 and 12 numbers"):
+        measure_tensors(*pair)
 
 
 def test_a_kernel_that_ran_twice_is_paired_in_order(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from msprobe.analyse.measure import (
     EQUAL,
     Measured,
     TensorErrors,
+    is_complex,
     measure_checksums,
     measure_statistics,
     measure_tensors,
@@ -193,7 +194,7 @@ def _tensors(pair: Pair, target: Recording, golden: Recording) -> TensorErrors |
 def _contents(ours: StoredTensor, theirs: StoredTensor) -> TensorErrors:
     if ours.array.shape != theirs.array.shape:
         return no_errors(f"{UNLIKE_FILES}shapes {ours.array.shape} and {theirs.array.shape}.")
-    if ours.dtype.startswith("complex") != theirs.dtype.startswith("complex"):  # two numbers against one
+    if is_complex(ours) != is_complex(theirs):
         return no_errors(f"{UNLIKE_FILES}dtypes {ours.dtype} and {theirs.dtype}.")
     if _same(ours, theirs) and ours.array.size > 1:
         return EQUAL

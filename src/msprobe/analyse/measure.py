@@ -83,13 +83,20 @@ _ALL_ZERO = "Cannot compare by Cosine Similarity, All the data is Zero in {} dum
 EQUAL = TensorErrors(1.0, 0.0, 0.0, 0.0, 1.0, 1.0)  # two files of one content
 
 
+def is_complex(tensor: StoredTensor) -> bool:
+    """Whether each of its elements is two numbers, so that it is measured against such a tensor only."""
+    return tensor.dtype.startswith("complex")
+
+
 def measure_tensors(target: StoredTensor, golden: StoredTensor) -> TensorErrors:
-    """The metrics of two tensors of one shape, in one pass over both."""
+    """The metrics of two tensors of one shape, both complex or neither, in one pass over both."""
     count = target.array.size
     if count == 0:
         return no_errors(EMPTY)
     ours, our_kind = _memory(target)
     theirs, their_kind = _memory(golden)
+    if ours.size != theirs.size:
+        raise ValueError(f"Tensors of {ours.size} and {theirs.size} numbers cannot be measured.")
     sums = kernels.pair(address_of(ours), our_kind, address_of(theirs), their_kind, ours.size)
     return errors_of(sums, target.array.shape)
 
