@@ -251,3 +251,17 @@ def test_a_damaged_tensor_costs_its_own_row(tmp_path: Path) -> None:
         first["Accuracy Reached or Not"] == "Unmatched" and "was written neither by" in first["Err_message"]
     )
     assert second["Accuracy Reached or Not"] == "Yes"
+
+
+@pytest.mark.parametrize("name", ["statistic.csv", "mapping.csv"])
+def test_a_table_that_is_none_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    for run in ("a", "b"):
+        place = tmp_path / run / STEP
+        place.mkdir(parents=True)
+        (place / name).write_text("Op Type,Op Name\n" + "x" * 200_000)
+    assert command(request(tmp_path, tmp_path / "a", tmp_path / "b", rank_id=[]), tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert f"{name} is no table of a kernel dump: field larger than field limit" in said
+    assert len(said.splitlines()) == 1

@@ -267,7 +267,10 @@ def csv_rows(path: Path) -> Iterator[list[str]]:
     if not path.is_file():
         return
     with os.fdopen(open_regular(path), "r", newline="", encoding="utf-8-sig", errors="replace") as stream:
-        yield from itertools.islice((row for row in csv.reader(stream) if row), _MOST_LINES)
+        try:
+            yield from itertools.islice((row for row in csv.reader(stream) if row), _MOST_LINES)
+        except csv.Error as problem:
+            raise RecordingError(f"{path} is no table of a kernel dump: {problem}.") from None
 
 
 def _folders(folder: Path) -> list[Path]:
