@@ -280,6 +280,7 @@ def test_one_damaged_rank_of_several_is_one_sentence(case: Case) -> None:
         (tensor(Max=2**999), tensor(Max=-(2**999))),
         (tensor(Max=True, Min=False, Mean=None, Norm=None), tensor()),
         (tensor(shape=[]), tensor(shape=[2**62, 0])),
+        (tensor(shape=[-1, 3]), tensor(shape=[-1, 3], Max=None, Min=None, Mean=None, Norm=None)),
         (tensor(shape=[2**31, 2**31]), tensor(shape=[2**31, 2**31], Max=1e-320, Norm=1e308)),
         (tensor(dtype="=1+1"), tensor(dtype=None)),
         (tensor(md5="\ud800"), tensor(md5="")),

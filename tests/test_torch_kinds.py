@@ -11,11 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.data import DataLoader, Dataset
 
+from msprobe.compare import compare
 from nets import NETS, Custom, Gpt, Nested, Shared, gpt_loss, raw, row_loss, seed, train
 from torch_fixtures import Probe, names, probe, record
 
@@ -73,6 +75,26 @@ def test_without_gradients_only_forward_is_recorded(probe: Probe, way: Callable[
     assert entry["output"][0]["Max"] == loss.item()
     assert entry["output"][0]["requires_grad"] is False
     assert "Module.head.Linear.forward.0" in probe.data()
+
+
+def test_a_model_traced_with_open_sizes_leaves_a_recording_that_can_be_compared(probe: Probe) -> None:
+    def work() -> Any:
+        return make_fx(torch.relu, tracing_mode="symbolic")(torch.ones(5, 3))
+
+    record(probe, work)
+    entry = probe.data()["Torch.relu.0.forward"]["output"][0]
+    assert (entry["shape"], entry["Max"]) == ([-1, -1], None)
+    (found,) = compare(probe.folder, probe.folder)
+    places = [finding.pair.place.name for finding in found.findings]
+    assert found.verdicts[places.index("Torch.relu.0.forward.output.0")].level == "not judged"
+
+
+def test_a_nested_tensor_without_values_has_the_shape_of_its_values(probe: Probe) -> None:
+    parts = [torch.ones(2, 3), torch.ones(4, 3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged).to("meta")
+    record(probe, lambda: torch.relu(nested))
+    entry = probe.data()["Torch.relu.0.forward"]["output"][0]
+    assert (entry["shape"], entry["Max"]) == ([6, 3], None)
 
 
 def test_inference_tensors_are_read_anew_each_time(probe: Probe) -> None:

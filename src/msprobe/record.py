@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -45,6 +46,11 @@ class Leaf(NamedTuple):
     @property
     def is_tensor(self) -> bool:
         return self.shape is not None and self.dtype is not None
+
+    @property
+    def elements(self) -> int:
+        """How many a tensor has; 0 also where a size is still open, which is written as -1."""
+        return math.prod(max(size, 0) for size in self.shape or ())
 
     @property
     def statistics(self) -> Statistics | None:

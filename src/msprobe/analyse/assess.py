@@ -343,4 +343,4 @@ def _share(source: Seen, seen: Seen) -> float:
 
 def _count(seen: Seen) -> int:
     leaf = seen.pair.place.leaf
-    return math.prod(leaf.shape or ()) if leaf is not None else 1
+    return leaf.elements if leaf is not None else 1

@@ -89,7 +89,7 @@ def _contents(measured: TensorErrors, ours: Leaf, theirs: Leaf) -> Distance:
     assert sums is not None
     squares = max(sums.target_squares, sums.golden_squares)
     in_range = 0 < squares < math.inf  # not so of very large or small numbers of float64
-    size = math.sqrt(squares / max(_count(ours), 1)) if in_range else max(_size(ours), _size(theirs))
+    size = math.sqrt(squares / max(ours.elements, 1)) if in_range else max(_size(ours), _size(theirs))
     if sums.mismatched or sums.opposite:
         return Distance(math.inf, math.inf, size, "contents")
     if sums.unequal == 0:
@@ -107,13 +107,13 @@ def _described(ours: Leaf, theirs: Leaf) -> Distance:
     size = max(_size(ours), _size(theirs))
     least = 0.0
     if _have_checksums(ours, theirs):
-        if ours.checksum == theirs.checksum or (_count(ours) <= 1 and ours.stats == theirs.stats):
+        if ours.checksum == theirs.checksum or (ours.elements <= 1 and ours.stats == theirs.stats):
             return Distance(0.0, 0.0, size, "checksums")
         least = roundoff(ours.dtype) or 1.0  # they differ, if only by this
     known = _both_statistics(ours, theirs)
     if known is None:
         return Distance(least, least, size, "checksums") if least else NOWHERE
-    ends, middle, seen = *_statistics(*known, _count(ours)), "statistics"
+    ends, middle, seen = *_statistics(*known, ours.elements), "statistics"
     sketched = measure_sketches(ours, theirs)
     if sketched is not None:
         seen = "sketches"
@@ -179,10 +179,6 @@ def _values(ours: Any, theirs: Any) -> Distance:
     return _UNLIKE
 
 
-def _count(leaf: Leaf) -> int:
-    return math.prod(leaf.shape or ())
-
-
 def _finite(value: Any) -> float:
     return abs(float(value)) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
@@ -194,7 +190,7 @@ def peak_of(leaf: Leaf) -> float:
 
 
 def _size(leaf: Leaf) -> float:
-    stats, count = leaf.stats, _count(leaf)
+    stats, count = leaf.stats, leaf.elements
     if not isinstance(stats, Statistics) or not count:
         return 0.0
     return _finite(stats.norm) / math.sqrt(count) or peak_of(leaf)
@@ -232,5 +228,5 @@ def summands(leaves: Iterable[Leaf | None], *, is_gradient: bool) -> int:
         if leaf is not None and leaf.shape:
             most = max(most, *leaf.shape)
             if is_gradient:
-                most = max(most, _count(leaf) // (leaf.shape[-1] or 1))
+                most = max(most, leaf.elements // (leaf.shape[-1] or 1))
     return min(most, _MOST_SUMMANDS)

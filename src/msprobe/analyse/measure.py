@@ -207,6 +207,6 @@ def measure_sketches(target: Leaf, golden: Leaf) -> SketchErrors | None:
         size, difference = float(np.linalg.norm(theirs)), float(np.linalg.norm(ours - theirs))
         both, dot = size * float(np.linalg.norm(ours)), float(ours @ theirs)
     relative = difference / size if size else (0.0 if difference == 0 else math.inf)
-    exact = math.prod(golden.shape or ()) <= kernels.SKETCH_SIZE
+    exact = golden.elements <= kernels.SKETCH_SIZE
     sd = 0.0 if exact else 1 / math.sqrt(kernels.SKETCH_SIZE)
     return SketchErrors(relative, dot / both if both else 1.0, sd)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, NamedTuple
 
@@ -53,7 +52,7 @@ def _size(recording: Recording, name: CallName) -> int:
     if record is None:
         return 0
     leaves = (place.leaf for place in places(record))
-    return sum(math.prod(leaf.shape or ()) * _bytes(leaf.dtype) for leaf in leaves if leaf and leaf.is_tensor)
+    return sum(leaf.elements * _bytes(leaf.dtype) for leaf in leaves if leaf and leaf.is_tensor)
 
 
 def _bytes(dtype: str | None) -> int:

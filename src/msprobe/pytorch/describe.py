@@ -158,7 +158,7 @@ def _shape(tensor: Tensor, content: Tensor | None) -> tuple[int, ...]:
     """The shape in whole numbers: of a nested tensor that of its values; -1 is a size still open."""
     if tensor is content:
         return tuple(tensor.shape)
-    shape = content.shape if tensor.is_nested and content is not None else tensor.shape
+    shape = tensor.values().shape if tensor.is_nested else tensor.shape
     return tuple(size if type(size) is int else -1 for size in shape)
 
 

@@ -115,6 +115,7 @@ _LONGEST_KEYS = 1 << 14
 _LONGEST_SHOWN = 200
 _DEEPEST = MAX_DEPTH + 2  # what walk() makes, within the arguments of a call
 _MOST_ELEMENTS = 1 << 63
+_OPEN = -1  # the size of a dimension that whoever traces a model has not settled
 _LARGEST = 1 << 1000  # whole numbers up to here, and their differences, are floats, too
 
 
@@ -213,9 +214,10 @@ def _plain(value: Any, where: str) -> Any:
 
 def _decode_shape(shape: Any, where: str) -> tuple[int, ...]:
     sizes = tuple(shape) if type(shape) is list else None
-    if sizes is None or not (_INTEGERS.issuperset(map(type, sizes)) and min(sizes, default=0) >= 0):
+    if sizes is None or not (_INTEGERS.issuperset(map(type, sizes)) and min(sizes, default=0) >= _OPEN):
         raise _damaged(where, "shape", shape)
-    if not 0 < math.prod(sizes) < _MOST_ELEMENTS and (0 not in sizes or max(sizes) >= _MOST_ELEMENTS):
+    elements = math.prod(map(abs, sizes))
+    if not 0 < elements < _MOST_ELEMENTS and (0 not in sizes or max(sizes) >= _MOST_ELEMENTS):
         raise _damaged(where, "shape", shape)
     return sizes
 
