@@ -361,3 +361,10 @@ def test_numbers_are_as_wide_as_they_must_be(values: list[float], size: int) -> 
     assert found == {"at": 8, "bytes": size, "count": len(values)}
     read = np.frombuffer(numbers.packed(), f"<f{size}", len(values), 8)
     assert np.array_equal(read, np.array(values, f"f{size}"), equal_nan=True)
+
+
+def test_a_text_that_ends_like_a_percentage_is_a_text() -> None:
+    """The checksum of another tool may be any text."""
+    assert Numbers().column(["abc%", "abd%"]) is None
+    found = Numbers().column(["0.5%", "abc%", "N/A"])
+    assert found == {"texts": {1: "abc%", 2: "N/A"}, "unit": "%", "at": 0, "bytes": 4, "count": 3}

@@ -40,14 +40,23 @@ class Numbers:
             )
             values = [None if isinstance(cell, str) else cell for cell in cells] if texts else cells
             return {"texts": texts, **self.add(values)}
-        if any(str(cell).endswith("%") for cell in cells[:_SAMPLE]):
-            shares = [float(cell[:-1]) if cell[-1:] == "%" else None for cell in map(str, cells)]
+        if any(_share(cell) is not None for cell in cells[:_SAMPLE]):
+            shares = list(map(_share, cells))
             texts = {row: str(cells[row]) for row, share in enumerate(shares) if share is None}
             return {"texts": texts, "unit": "%", **self.add(shares)}
         return None
 
     def packed(self) -> bytes:
         return b"".join(self._parts)
+
+
+def _share(cell: Cell) -> float | None:
+    """The number of a percentage; None of what is none, such as a checksum that ends like one."""
+    text = str(cell)
+    try:
+        return float(text[:-1]) if text.endswith("%") else None
+    except ValueError:
+        return None
 
 
 def _narrowed(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
