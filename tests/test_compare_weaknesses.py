@@ -194,7 +194,9 @@ def test_8_nan_at_the_same_places_is_none(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("ours", "theirs"), [(0.2, 0.1), (0.1, 0.2), (3, 2), (True, False), ("mean", "sum")])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(0.2, 0.1), (0.1, 0.2), (3, 2), (True, False), ("mean", "sum"), (2j, 3j)]
+)
 def test_8_another_argument_is_a_difference(tmp_path: Path, mode: str, ours: Any, theirs: Any) -> None:
     comparison = compared(
         tmp_path,

@@ -71,6 +71,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "Torch.max": lambda: torch.max(X, 1),
     "Functional.pad": lambda: F.pad(X, (1, 0), value=2.0),
     "Torch.polar": lambda: torch.polar(X, X),
+    "Torch.mul": lambda: torch.mul(X, 2 - 3j),
     "Tensor.add_": lambda: X.clone().add_(X, alpha=2),
     "Tensor.__setitem__": lambda: X.clone().__setitem__((0, slice(1, None)), 3.0),
     "Tensor.numpy": lambda: X.numpy(),

@@ -19,6 +19,7 @@ __all__ = ["probe"]
 OTHERS = {
     "int": (3, {"type": "int", "value": 3}),
     "float": (-math.inf, {"type": "float", "value": -math.inf}),
+    "complex": (2 - 3j, {"type": "complex", "value": "(2-3j)"}),
     "bool": (True, {"type": "bool", "value": True}),
     "str": ("bc,bc->b", {"type": "str", "value": "bc,bc->b"}),
     "None": (None, None),

@@ -172,6 +172,8 @@ def plain_leaf(value: Any) -> Leaf | None:
     kind = type(value)
     if kind in (bool, int, float, str):
         return Leaf(kind.__name__, value)
+    if kind is complex:
+        return Leaf("complex", str(value))  # JSON has no such number
     if kind is slice:
         return Leaf("slice", [_bound(value.start), _bound(value.stop), _bound(value.step)])
     if value is Ellipsis:

@@ -95,6 +95,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "torch.device": lambda _leaf, device, _raised: torch.device(device),
     "torch.Size": lambda leaf, *_: torch.Size(leaf.value),
     "torch.memory_format": _memory_format,
+    "complex": lambda leaf, *_: complex(leaf.value),
     "slice": lambda leaf, *_: slice(*leaf.value),
     "ellipsis": lambda *_: Ellipsis,
     **{
