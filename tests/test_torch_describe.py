@@ -377,6 +377,11 @@ EXTREME = {
     "nan": torch.tensor([math.nan, 1e30]),
     "infinite": torch.tensor([-math.inf, 1e30]),
     "int64": torch.tensor([2**62, -(2**63)]),
+    **{
+        name: torch.tensor([1, 2**bits - 1, 2 ** (bits - 1)], dtype=getattr(torch, name))
+        for name, bits in (("uint16", 16), ("uint32", 32), ("uint64", 64))
+        if hasattr(torch, name)
+    },
 }
 
 

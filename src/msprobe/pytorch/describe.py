@@ -40,6 +40,9 @@ _WIDER = {
     if hasattr(torch, name)
 }
 _DTYPES = {value: str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)}
+_UINT64 = getattr(torch, "uint64", None)
+_WIDE_UNSIGNED = frozenset(getattr(torch, name) for name in ("uint16", "uint32") if hasattr(torch, name))
+_TOP_BIT = -(2**63)
 _TENSOR = "torch.Tensor"
 _UNKNOWN = Statistics(None, None, None, None)
 _MOST_DENSE = 1 << 28  # bytes; a sparse tensor that would take more has statistics only
@@ -244,10 +247,19 @@ def _on_device(tensor: Tensor) -> Tensor:
 
 def _whole_on_device(values: Tensor) -> Tensor:
     """Each end goes in two halves, because one float64 does not hold 64 bits."""
-    smallest, largest = (end.long() for end in torch.aminmax(values))
+    smallest, largest = _ends(values)
     halves = [largest >> 32, smallest >> 32, largest & 0xFFFFFFFF, smallest & 0xFFFFFFFF]
     values = values.double()
     return torch.cat([torch.stack(halves).double(), torch.stack([values.mean(), _norm(values)])])
+
+
+def _ends(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest, in the bits of int64; torch orders no unsigned numbers but bytes."""
+    if values.dtype is _UINT64:
+        low, high = torch.aminmax(values.view(torch.int64) ^ _TOP_BIT)  # which has the same order
+        return low ^ _TOP_BIT, high ^ _TOP_BIT
+    low, high = torch.aminmax(values.long() if values.dtype in _WIDE_UNSIGNED else values)
+    return low.long(), high.long()
 
 
 def _norm(values: Tensor) -> Tensor:
@@ -261,6 +273,8 @@ def _from_device(dtype: torch.dtype, numbers: list[float]) -> Statistics:
     *halves, mean, norm = numbers
     high_largest, high_smallest, low_largest, low_smallest = map(int, halves)
     ends = (high_largest << 32) + low_largest, (high_smallest << 32) + low_smallest
+    if dtype is _UINT64:
+        return Statistics(ends[0] % 2**64, ends[1] % 2**64, mean, norm)
     if dtype is torch.bool:
         return Statistics(bool(ends[0]), bool(ends[1]), None, None)
     return Statistics(*ends, mean, norm)
