@@ -50,7 +50,8 @@ class Leaf(NamedTuple):
     @property
     def elements(self) -> int:
         """How many a tensor has; 0 also where a size is still open, which is written as -1."""
-        return math.prod(max(size, 0) for size in self.shape or ())
+        shape = self.shape or ()
+        return math.prod(shape) if min(shape, default=0) >= 0 else 0
 
     @property
     def statistics(self) -> Statistics | None:

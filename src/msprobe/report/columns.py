@@ -94,7 +94,7 @@ def _sketched(finding: Finding) -> tuple[Cell, ...]:
 # ---- one of the two sides ----
 
 
-def described(place: Place | None) -> tuple[Cell, ...]:
+def description(place: Place | None) -> tuple[Cell, ...]:
     """What DESCRIPTION names."""
     if place is None:
         return (NOTHING,) * len(DESCRIPTION)
@@ -139,8 +139,8 @@ def _data_name(place: Place | None) -> str:
 def _sides(finding: Finding) -> Sequence[Cell]:
     """Their names and descriptions, by turns."""
     target, golden = finding.pair.target, finding.pair.golden
-    our_dtype, our_shape, our_needs = described(target)
-    dtype, shape, needs = described(golden)
+    our_dtype, our_shape, our_needs = description(target)
+    dtype, shape, needs = description(golden)
     names = NOTHING if target is None else target.name, NOTHING if golden is None else golden.name
     return *names, our_dtype, dtype, our_shape, shape, our_needs, needs
 

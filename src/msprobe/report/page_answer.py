@@ -10,7 +10,7 @@ from msprobe.analyse.judge import UNMATCHED
 from msprobe.analyse.locate import Divergence
 from msprobe.record import Recording, nearest_frames, on_one_line
 from msprobe.report.answer import alignment, evidence, headline
-from msprobe.report.page_rows import LEVELS, frames_of
+from msprobe.report.page_rows import GRAVITY, frames_of
 
 _MOST_ORIGINS = 6
 _KICKER = {
@@ -132,7 +132,7 @@ def _levels(outcome: Outcome) -> str:
     rows = "".join(
         f'<tr><th scope="row"><span class="level" data-level="{level}">{level}</span></th>'
         f"<td>{outcome.levels[level]:,}</td><td>{_MEANING[level]}</td></tr>"
-        for level in reversed(LEVELS)
+        for level in reversed(GRAVITY)
         if outcome.levels[level]
     )
     return f"<table><caption>Places and their verdicts: {outcome.places:,} in all</caption>{rows}</table>"

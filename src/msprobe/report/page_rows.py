@@ -13,12 +13,12 @@ from msprobe.analyse.match import Pair, Place
 from msprobe.kernels import Statistics
 from msprobe.name import FORWARD
 from msprobe.record import Record, Recording
-from msprobe.report.columns import DESCRIPTION, RESULTS, STATISTICS, Columns, described, metrics, results
+from msprobe.report.columns import DESCRIPTION, RESULTS, STATISTICS, Columns, description, metrics, results
 from msprobe.report.page_numbers import Numbers
 from msprobe.report.page_tree import TreeBuilder
 
 # From harmless to grave; a row holds the number of its verdict.
-LEVELS = (SAME, NOT_JUDGED, ROUNDING, PASSED_ON, ENTERED, ORIGINATED)
+GRAVITY = (SAME, NOT_JUDGED, ROUNDING, PASSED_ON, ENTERED, ORIGINATED)
 
 _NO_STATISTICS = (None,) * len(STATISTICS)
 
@@ -41,13 +41,13 @@ class _Call(NamedTuple):
 def page_rows(comparison: Comparison) -> PageRows:
     findings, verdicts, located = comparison.findings, comparison.verdicts, comparison.located
     numbers = Numbers()
-    code = {level: number for number, level in enumerate(LEVELS)}
+    code = {level: number for number, level in enumerate(GRAVITY)}
     pairs = [finding.pair for finding in findings]
     calls = list(_calls([pair.target or pair.golden for pair in pairs]))
     beside = (metrics(comparison.mode), results(comparison.mode))  # what the sides do not say themselves
     shown = [column for some in beside for column in _columns(some, findings, numbers)]
     facts = {
-        "levels": LEVELS,
+        "levels": GRAVITY,
         "culprit": located.culprit.row if located.culprit else None,
         "first": located.first.row if located.first else None,
         **_of_calls(calls, comparison),
@@ -125,12 +125,12 @@ def frames_of(record: Record, target: Recording) -> tuple[str, ...]:
 
 def _side(places: Sequence[Place | None], numbers: Numbers) -> dict[str, Any]:
     kinds = [_kind(place) for place in places]
-    examples = dict(zip(kinds, places, strict=True))  # one is described as its whole kind is
+    examples = dict(zip(kinds, places, strict=True))  # one is description as its whole kind is
     return {
         "missing": [row for row, place in enumerate(places) if place is None],
         "kind": {
             "headers": [*DESCRIPTION, "value"],
-            "words": [[*described(place), kind[-1]] for kind, place in examples.items()],
+            "words": [[*description(place), kind[-1]] for kind, place in examples.items()],
             "codes": _words(kinds)["codes"],
         },
         "statistics": {"headers": STATISTICS, **numbers.add([_statistics(place) for place in places])},
@@ -139,7 +139,7 @@ def _side(places: Sequence[Place | None], numbers: Numbers) -> dict[str, Any]:
 
 
 def _kind(place: Place | None) -> tuple[Any, ...]:
-    """All that decides how a leaf is described, its value last unless it is a tensor."""
+    """All that decides how a leaf is description, its value last unless it is a tensor."""
     if place is None:
         return (False, "")
     leaf = place.leaf
