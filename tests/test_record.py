@@ -72,6 +72,7 @@ TREES = [
     ((), []),
     (((Tensor(),), [Tensor()]), [[Leaf("Tensor", "s.0.0")], [Leaf("Tensor", "s.1.0")]]),
     ({"a": Tensor(), 1: 2}, {"a": Leaf("Tensor", "s.a"), "1": Leaf("int", 2)}),
+    ({1: Tensor(), "1": 2}, {"1": Leaf("Tensor", "s.1"), "'1'": Leaf("int", 2)}),
     (OrderedDict(b=Tensor()), {"b": Leaf("Tensor", "s.b")}),
     (MappingProxyType({"b": 1}), {"b": Leaf("int", 1)}),
     (Pair(Tensor(), (2,)), {"left": Leaf("Tensor", "s.left"), "right": [Leaf("int", 2)]}),

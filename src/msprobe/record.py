@@ -220,7 +220,8 @@ def walk(value: Any, see: Callable[[Any, str], Tree], slot: str, above: tuple[in
 def _fields(value: Any, kind: type) -> dict[str, Any] | list[Any] | None:
     """What a container holds: by name for mappings, named tuples and dataclasses, else by place."""
     if isinstance(value, Mapping):
-        return {str(name): item for name, item in value.items()}
+        named = {str(name): item for name, item in value.items()}
+        return named if len(named) == len(value) else {repr(name): item for name, item in value.items()}
     if isinstance(value, (tuple, list)):
         names = getattr(kind, "_fields", None)
         return list(value) if names is None else dict(zip(names, value, strict=False))

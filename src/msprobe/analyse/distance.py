@@ -35,7 +35,7 @@ class Distance(NamedTuple):
     """How far a target is from the golden value.
 
     `typical` is the norm of the error by the norm of the values; `error` is the larger of this and of the
-    largest error by the largest value. NaN or infinity on one side alone gives inf. None: nothing is known.
+    largest error by the largest value. Other NaN or infinities give inf. None: nothing is known.
     """
 
     error: float | None

@@ -12,7 +12,9 @@ OTHER_SHAPE = "its shape is"  # so such a reason begins
 
 
 def off(error: float) -> str:
-    return "NaN or infinite on one side alone" if math.isinf(error) else f"off by {error:.2g} of its size"
+    if math.isinf(error):
+        return "other NaN or infinities than in the golden run"
+    return f"off by {error:.2g} of its size"
 
 
 def told(pair: Pair, distance: Distance) -> str:
