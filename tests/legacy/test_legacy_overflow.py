@@ -127,6 +127,17 @@ def test_a_backward_that_overflows(old: Any) -> None:
     assert "Torch_sqrt_0_backward_output.0" in found
 
 
+@pytest.mark.spec("L104", "LEG")
+def test_the_error_says_the_number_that_was_asked_for(old: Any) -> None:
+    """Also where backward, which nothing ends before it is over, met more of them."""
+    old.register_hook(nn.Linear(2, 2), old.overflow_check, overflow_nums=2)
+    x = torch.zeros(2, requires_grad=True)
+    torch.sqrt(torch.neg(torch.neg(torch.neg(x)))).sum().backward()
+    assert len(list(Path("ptdbg_dump_v2.3/rank0").glob("*.pkl"))) > 2
+    with pytest.raises(ValueError, match=r"^\[overflow 2 times\]: dump file is saved in '.*_2\.pkl'\.$"):
+        torch.neg(torch.ones(1))
+
+
 @pytest.mark.spec("L040", "LEG")
 def test_each_card_counts_on_its_own(old: Any) -> None:
     """A rank is a process, which has a count and a folder of its own, and ends when its own is reached."""

@@ -31,10 +31,13 @@ class Limit:
         return not self.over and self._most != -1 and self.met > 0 and self.met >= self._most
 
     def end_training(self) -> None:
-        """Raise, once, if it is time to. Only where training can take it: not while backward runs."""
+        """Raise, once, if it is time to. Only where training can take it: not while backward runs.
+
+        What backward met beyond the number that was asked for is not counted: the file is that of the last.
+        """
         if self.is_due:
             self.over = True
             saved = f"dump file is saved in '{self._place}'"
             raise OverflowLimitReached(
-                f"[overflow {self.met} times]: {saved if self._place else 'no dump file could be saved'}."
+                f"[overflow {self._most} times]: {saved if self._place else 'no dump file could be saved'}."
             )
