@@ -148,6 +148,7 @@ def register_hook(
     from msprobe.pytorch.debugger import TorchDebugger
 
     name = getattr(hook, "__name__", repr(hook))
+    rank = int(rank) if isinstance(rank, str) and rank.isdecimal() else rank  # as LOCAL_RANK is
     demand(hasattr(model, "named_modules"), "Please register hooks to nn.Module.")
     demand(name in (DUMP, OVERFLOW), f"register_hook takes {DUMP} or {OVERFLOW} as hook, not {name}.")
     for key, given, low in (("overflow_nums", overflow_nums, 1), ("rank", rank or 0, 0)):

@@ -403,6 +403,9 @@ def test_the_rank_names_the_folder(old: Any, told: list[str], monkeypatch: pytes
     """Given; told by the device; by torch.distributed's variables; or 0, with a warning."""
     assert train(old, "a/d.pkl", rank=5).name == "rank5"
     assert not [text for text in told if "rank0" in text]
+    old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump, rank="6")  # of an environment variable
+    old.set_dump_switch("ON")
+    assert Path("a/t_v2.3/rank6/d.pkl").is_file()
     assert train(old, "b/d.pkl").name == "rank0"
     assert [text for text in told if "was given no rank" in text]
 
@@ -556,6 +559,7 @@ def test_wrong_paths(old: Any) -> None:
         (None, {"overflow_nums": 0}, "register_hook, overflow_nums is 0; it must be a number from 1 on."),
         (None, {"rank": -1}, "register_hook, rank is -1; it must be a number from 0 on."),
         (None, {"rank": True}, "register_hook, rank is True; it must be a number from 0 on."),
+        (None, {"rank": "-1"}, "register_hook, rank is '-1'; it must be a number from 0 on."),
         (None, {"dump_mode": "foo"}, "dump_mode only support ['api', 'acl']"),
     ],
 )
