@@ -35,10 +35,10 @@ def test_names(value: Any, answer: bool) -> None:
 def test_paths(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("")
-    asked = (file, str(tmp_path), tmp_path / "gone", tmp_path / ("a" * 300), None, 3)
-    assert [is_path(value) for value in asked] == [True, True, True, True, False, False]
-    assert [is_file(value) for value in asked] == [True, False, False, False, False, False]
-    assert [is_folder(value) for value in asked] == [False, True, False, False, False, False]
+    asked = (file, str(tmp_path), tmp_path / "gone", tmp_path / ("a" * 300), None, 3, f"{tmp_path}\0")
+    assert [is_path(value) for value in asked] == [True, True, True, True, False, False, False]
+    assert [is_file(value) for value in asked] == [True, False, False, False, False, False, False]
+    assert [is_folder(value) for value in asked] == [False, True, False, False, False, False, False]
 
 
 @pytest.mark.parametrize("value", ["", ".", "..", "a/b", "a\\b", "a\0", None, 3])

@@ -16,8 +16,8 @@ def are_names(value: object) -> bool:
 
 
 def is_path(value: object) -> bool:
-    """A path, whether anything is there or not."""
-    return isinstance(value, (str, os.PathLike))
+    """A path, whether anything is there or not; no file at all has a name with a NUL."""
+    return isinstance(value, (str, os.PathLike)) and "\0" not in os.fsdecode(value)
 
 
 def is_file(value: object) -> bool:

@@ -12,7 +12,7 @@ from msprobe.capture.scope import Scope
 from msprobe.capture.switched import Switched
 from msprobe.config import load_acl_config
 from msprobe.errors import HardwareError
-from msprobe.given import are_names, is_count, is_file, is_path, is_plain_name
+from msprobe.given import are_names, is_count, is_file, is_folder, is_path, is_plain_name
 from msprobe.log import logger
 from msprobe.record import Frame, Leaf, Record, is_float
 from msprobe.store.line_file import LineFiles
@@ -121,7 +121,7 @@ def set_dump_path(fpath: Any = None, dump_tag: Any = TAG) -> None:
     if not fpath or not is_path(fpath):
         raise RuntimeError(f"set_dump_path '{fpath}' error, please set a valid filename")
     path = Path(os.path.abspath(fpath))
-    demand(not path.is_dir(), f"set_dump_path '{path}' error, please set a valid filename.", INVALID_PATH)
+    demand(not is_folder(path), f"set_dump_path '{path}' error, please set a valid filename.", INVALID_PATH)
     is_name = is_plain_name(dump_tag)
     demand(is_name, f"set_dump_path, dump_tag is {dump_tag!r}; it must be the name of a folder.")
     the.folder, the.name = path.parent / f"{dump_tag}_v{__version__}", path.stem

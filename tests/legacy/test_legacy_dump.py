@@ -540,6 +540,12 @@ def test_a_wrong_switch_is_an_error(old: Any, words: dict[str, Any], sentence: s
 def test_wrong_paths(old: Any) -> None:
     with pytest.raises(RuntimeError, match="^set_dump_path 'None' error, please set a valid filename$"):
         old.set_dump_path()
+    with pytest.raises(RuntimeError, match="error, please set a valid filename$"):
+        old.set_dump_path("a\0.pkl")
+    old.set_dump_path(f"{'a' * 300}.pkl")
+    old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump)
+    with pytest.raises(CompareException, match="^set_dump_switch: .* cannot be written: File name too long"):
+        old.set_dump_switch("ON")
     with pytest.raises(CompareException, match="error, please set a valid filename.") as caught:
         old.set_dump_path(".")
     assert caught.value.code == 1
