@@ -15,7 +15,6 @@ SUFFIX, STACK = ".pkl", "stack_info"
 CALL = re.compile(r"([A-Za-z]{1,40})_([\w.]{1,200})_(0|[1-9][0-9]{0,17})_(forward|backward)", re.ASCII)
 
 _PLACE = r"_(?:(input|output)((?:\.(?:0|[1-9][0-9]{0,5})){0,100})|stack_info)"
-_BEGINNING = re.compile(r"([A-Za-z]+)(?:_(.+?))?(?:_([0-9]+))?(?:_(forward|backward))?", re.ASCII)
 _PLAIN = re.compile(r"<class '(\w{1,40})'>")
 _LINE = (
     "a line of a ptdbg_ascend dump: such a line is a list of JSON, not too long, which begins with a name as "
@@ -51,9 +50,9 @@ def line_text(name: CallName, slot: str, outputs: int) -> str:
 
 
 def ours(text: str) -> str:
-    """What msprobe calls a call, or the first part of its name: Tensor.permute.1 of `Tensor_permute_1`."""
-    found = _BEGINNING.fullmatch(text)
-    return ".".join(filter(None, found.groups())) if found else text
+    """What msprobe calls a call: Tensor.permute.1.forward of `Tensor_permute_1_forward`."""
+    found = CALL.fullmatch(text)
+    return ".".join(found.groups()) if found else text
 
 
 def described(leaf: Leaf) -> tuple[str, str | list[int], list[Any]]:

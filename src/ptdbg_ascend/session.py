@@ -290,9 +290,9 @@ def _calls(mode: str, scope: Any, api_list: Any, side: str) -> Scope:
     demand(least <= len(scope) <= most, _SCOPE + why)
     if mode == "api_list":
         return Scope(patterns=[f".{api.lower()}." for api in api_list], data_mode=[side])
-    names = [ours(name) for name in scope] if mode in _COUNTS else []
+    names = scope if mode in _COUNTS else ()
     if mode not in ("range", "acl") and (mode, len(names)) != ("stack", 2):
-        return Scope(patterns=names, data_mode=[side])
+        return Scope(patterns=names, data_mode=[side], spelling=call_text)
     for one in scope:
         demand(CALL.fullmatch(one), f"{_SCOPE}'{one}' is no name of a call, such as Tensor_abs_1_forward.")
-    return Scope(names, data_mode=[side])
+    return Scope([ours(name) for name in names], data_mode=[side])

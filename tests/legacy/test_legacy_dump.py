@@ -121,6 +121,33 @@ def test_a_name_in_mode_list_is_a_beginning(old: Any, told: list[str]) -> None:
     assert told[-1] == "The number of matched dump is 4"
 
 
+@pytest.mark.spec("L044", "LEG")
+@pytest.mark.spec("L046", "LEG")
+@pytest.mark.parametrize("mode", ["list", "stack"])
+@pytest.mark.parametrize(
+    ("beginning", "calls"),
+    [
+        ("Torch_neg_1_", ["Torch_neg_1"]),
+        ("Torch_", ["Torch_neg_0", "Torch_neg_1", "Torch_atleast_1d_0"]),
+        ("Torch_atleast_1", ["Torch_atleast_1d_0"]),
+        ("Tensor_neg_", ["Tensor_neg__0"]),
+        ("Tensor_neg_0", []),
+        ("neg", []),
+    ],
+)
+def test_a_beginning_may_end_anywhere(old: Any, mode: str, beginning: str, calls: list[str]) -> None:
+    """`Torch_neg_1_` is the second call in both directions, and not the eleventh."""
+    old.set_dump_path("d.pkl")
+    old.register_hook(nn.Linear(2, 2), old.acc_cmp_dump)
+    old.set_dump_switch("ON", mode=mode, scope=[beginning])
+    torch.neg(torch.neg(torch.ones(2)))
+    torch.atleast_1d(torch.ones(2))
+    torch.ones(2).neg_()
+    old.set_dump_switch("OFF")
+    stacks = [name for name in names(Path("ptdbg_dump_v2.3/rank0/d.pkl")) if name.endswith("stack_info")]
+    assert stacks == [f"{call}_forward_stack_info" for call in calls]
+
+
 @pytest.mark.spec("L049", "LEG")
 def test_a_name_in_api_list_is_whole(old: Any) -> None:
     """Also one of several words, and a short one, which the old expression never met."""
@@ -607,7 +634,7 @@ def test_a_name_that_no_call_had_is_told(old: Any, told: list[str], is_off: bool
     if is_off:
         old.set_dump_switch("OFF")
     old.session.follow(None)
-    assert any("Torch.reluu.0.forward" in text and "Torch.relu.0.forward" in text for text in told)
+    assert any("Torch_reluu_0_forward" in text and "Torch.relu.0.forward" in text for text in told)
 
 
 PROTOTYPES = {

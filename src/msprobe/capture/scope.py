@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msprobe.errors import RecordingError
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
@@ -47,6 +47,7 @@ class Scope:
     interval  two names: what runs from the first to the last is recorded, both included
     patterns  parts of names: only calls whose name holds one are recorded, and with `inner` (level mix)
               whatever runs inside a module whose name holds one
+    spelling  how a format of old spells names: then the patterns are beginnings of such names
     """
 
     def __init__(
@@ -56,11 +57,12 @@ class Scope:
         data_mode: Sequence[str] = ("all",),
         *,
         inner: bool = False,
+        spelling: Callable[[CallName], str] | None = None,
     ) -> None:
         self.sides = Sides(data_mode)
         self.left_out: Counter[str] = Counter()
         self._interval = _Interval(interval[0], interval[-1]) if interval else None
-        self._patterns = _Patterns(patterns, inner) if patterns else None
+        self._patterns = _Patterns(patterns, inner, spelling) if patterns else None
         self._thread = _Thread()
         self._made: set[str] = set()
         self._shut = ""
@@ -87,7 +89,7 @@ class Scope:
         if name.is_module and name.direction == FORWARD:
             around.append(name)
         inside = interval is None or interval.enter(name, text, around)
-        named = patterns is None or patterns.enter(name, text, around)
+        named = patterns is None or patterns.enter(name, around)
         if not inside:
             return self._refuse(OUTSIDE_INTERVAL)
         return self._allow(name) if named else self._refuse(NOT_LISTED)
@@ -199,27 +201,36 @@ def _module_of_backward(text: str) -> CallName | None:
 class _Patterns:
     """Parts of names; a module that holds one brings what runs inside it, in the direction that is named."""
 
-    def __init__(self, patterns: Sequence[str], inner: bool) -> None:
+    def __init__(
+        self, patterns: Sequence[str], inner: bool, spelling: Callable[[CallName], str] | None
+    ) -> None:
         self.unmet = list(dict.fromkeys(patterns))
         self._patterns = tuple(patterns)
         self._inner = inner
+        self._spelling = spelling
         self._brought: set[str] = set()  # by name: checkpointed calls run again, outside their module
 
-    def enter(self, name: CallName, text: str, around: Sequence[CallName]) -> bool:
+    def enter(self, name: CallName, around: Sequence[CallName]) -> bool:
         if self.unmet:
-            self.unmet = [pattern for pattern in self.unmet if pattern not in text]
+            met = self._met_by(name, self.unmet)
+            self.unmet = [pattern for pattern in self.unmet if pattern not in met]
         return self.hold(name, around)
 
     def hold(self, name: CallName, around: Sequence[CallName]) -> bool:
         text = str(name)
-        found = self._named(text) or text in self._brought
+        found = bool(self._met_by(name, self._patterns)) or text in self._brought
         if not found and self._inner and name.direction != PARAMETERS_GRAD:
-            found = any(self._named(str(module.facing(name.direction))) for module in around)
+            found = any(self._met_by(module.facing(name.direction), self._patterns) for module in around)
         if found and self._inner:
             self._brought.add(text)
             if name.is_module and name.direction == BACKWARD:
                 self._brought.add(str(name.facing(PARAMETERS_GRAD)))
         return found
 
-    def _named(self, text: str) -> bool:
-        return any(pattern in text for pattern in self._patterns)
+    def _met_by(self, name: CallName, patterns: Sequence[str]) -> list[str]:
+        """Those of these patterns that the name of a call has in it, or begins with."""
+        if self._spelling is None:
+            text = str(name)
+            return [pattern for pattern in patterns if pattern in text]
+        text = self._spelling(name)
+        return [pattern for pattern in patterns if text.startswith(pattern)]
