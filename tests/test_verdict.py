@@ -184,6 +184,22 @@ def backward(name: str, gradient: float, result: float) -> Record:
     return Record(CallName.parse(name), fields)
 
 
+def test_classes_and_indices_are_no_factors_of_a_gradient(tmp_path: Path) -> None:
+    """What looks up rows 30,000 would else be excused for 30,000 times of what rounding explains."""
+
+    def run(api: str, dtype: str, back: float) -> list[Record]:
+        given = (tensor(30_000, dtype=dtype), tensor(1))
+        there = call(f"Functional.{api}.0.forward", tensor(1), inputs=given)
+        return [there, backward(f"Functional.{api}.0.backward", 1, back)]
+
+    def last(folder: str, *words: str) -> str:
+        return levels(compared(tmp_path / folder, run(*words, 1.01), run(*words, 1)))[-1]
+
+    assert last("a", "embedding", "torch.int64") == "originated"
+    assert last("b", "embedding", "torch.float32") == "rounding"
+    assert last("c", "mul", "torch.int64") == "rounding"
+
+
 def test_backward_depends_on_what_ran_forward(tmp_path: Path) -> None:
     def run(forward: float, back: float) -> list[Record]:
         there = call("Functional.gelu.0.forward", tensor(1), inputs=(tensor(forward),))

@@ -36,6 +36,11 @@ _COMPUTED = 2.0**-9  # a plain number that is further off was not computed from 
 _SUM = 2.0**-24  # the roundoff that numbers of less precision are added with
 # What these return is not determined: memory as it was found.
 _UNDEFINED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_"})
+# In these a tensor of whole numbers is a factor; in others it holds classes or indices.
+_MULTIPLYING = frozenset(
+    {"mul", "rmul", "imul", "multiply", "div", "truediv", "rtruediv", "itruediv", "divide", "true_divide"}
+    | {"pow", "rpow", "ipow", "float_power", "addcmul", "addcdiv", "xlogy"}
+)
 # These change buffers that they are given, beside what they return.
 _CHANGING = frozenset({"batch_norm", "instance_norm"})
 
@@ -325,9 +330,16 @@ def _cancelled(seen: Seen, sources: Sequence[Seen], tolerance: float) -> bool:
     forward = [s for s in sources if s.pair.place.record.name.direction == FORWARD]
     if seen.pair.place.record.name.direction == FORWARD:
         return any(apart <= _reach(s, tolerance) for s in forward)
-    times = max([1.0, *(s.distance.size for s in forward)])
+    times = max([1.0, *(s.distance.size for s in forward if _is_factor(s))])
     gradients = [s for s in sources if s.pair.place.record.name.direction == BACKWARD]
     return any(apart <= times * _reach(s, tolerance) * math.sqrt(_share(s, seen)) for s in gradients)
+
+
+def _is_factor(source: Seen) -> bool:
+    """Whether a gradient may be so many times as large as this was in its forward call."""
+    place = source.pair.place
+    is_whole = place.leaf is not None and place.leaf.is_tensor and not roundoff(place.leaf.dtype)
+    return not is_whole or place.record.name.api.strip("_") in _MULTIPLYING
 
 
 def _reach(source: Seen, tolerance: float) -> float:
