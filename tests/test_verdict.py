@@ -200,6 +200,31 @@ def test_classes_and_indices_are_no_factors_of_a_gradient(tmp_path: Path) -> Non
     assert last("c", "mul", "torch.int64") == "rounding"
 
 
+@pytest.mark.parametrize(
+    ("api", "reduction", "level"),
+    [
+        ("cross_entropy", "mean", "originated"),
+        ("mse_loss", None, "originated"),
+        ("mean", None, "originated"),
+        ("cross_entropy", "sum", "rounding"),
+        ("gelu", None, "rounding"),
+    ],
+)
+def test_the_share_of_a_mean_is_small_and_cancels_nothing(
+    tmp_path: Path, api: str, reduction: str | None, level: str
+) -> None:
+    """The gradient of a loss over many tokens was excused also where its sign was wrong."""
+    shape = (1000, 50)
+
+    def run(back: float) -> list[Record]:
+        given = (tensor(1, shape), *([Leaf("str", value=reduction)] if reduction else ()))
+        fields = {"input": [tensor(1, ())], "output": [tensor(back, shape)]}
+        there = call(f"Functional.{api}.0.forward", tensor(1, ()), inputs=given)
+        return [there, Record(CallName.parse(f"Functional.{api}.0.backward"), fields)]
+
+    assert levels(compared(tmp_path, run(2e-5), run(1e-5)))[-1] == level
+
+
 def test_backward_depends_on_what_ran_forward(tmp_path: Path) -> None:
     def run(forward: float, back: float) -> list[Record]:
         there = call("Functional.gelu.0.forward", tensor(1), inputs=(tensor(forward),))
