@@ -47,7 +47,7 @@ class Scope:
     interval  two names: what runs from the first to the last is recorded, both included
     patterns  parts of names: only calls whose name holds one are recorded, and with `inner` (level mix)
               whatever runs inside a module whose name holds one
-    spelling  how a format of old spells names: then the patterns are beginnings of such names
+    spelling  how another format spells names: then the patterns are beginnings of names so spelt
     """
 
     def __init__(
