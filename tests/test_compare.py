@@ -14,6 +14,7 @@ from msprobe.cli.main import main
 from msprobe.compare import compare
 from msprobe.errors import RecordingError
 from msprobe.record import Leaf
+from msprobe.report.advice import FINE, advise
 
 
 def rows(target: Path, golden: Path, **options: Any) -> list[tuple[str | None, str | None, str]]:
@@ -48,6 +49,17 @@ def test_what_one_side_lacks_is_shown_from_both_sides(tmp_path: Path) -> None:
     assert [finding.result for finding in comparison.findings] == [
         "Unmatched", "", "Unmatched", "Unmatched", "Unmatched"
     ]  # fmt: skip
+
+
+def test_no_advice_is_a_pass_where_nothing_could_be_compared(tmp_path: Path) -> None:
+    same = tensor(1)
+    target = made(tmp_path / "t", call("Torch.a.0.forward", same), call("Torch.b.0.forward", same))
+    advices = []
+    for other in ("b", "c"):
+        golden = made(tmp_path / other, call(f"Torch.{other}.0.forward", same))
+        (comparison,) = compare(target, golden)
+        advices.append(advise(comparison.findings).text)
+    assert advices == [FINE, "No data could be compared: the column Err_message says why of each."]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from msprobe.errors import MsprobeError
 from msprobe.given import is_file, is_folder, is_path, is_plain_name
 from msprobe.log import logger
 from msprobe.record import Frame, Recording
-from msprobe.report.advice import FINE, Advice, usual_advice
+from msprobe.report.advice import FINE, UNSEEN, Advice, usual_advice
 from msprobe.report.files import wanted_in, write_advice, write_table
 from msprobe.report.seen import shown
 from msprobe.report.table import Table
@@ -154,8 +154,9 @@ def _compared(target: Recording, golden: Recording, is_loud: bool) -> tuple[Tabl
             print(f"start comapre: {name}\n[{name}] Compare result: {told}")
         if reached == "No" and "batch_norm" not in name and advice.line is None:
             advice = Advice(len(rows) + 1, name, usual_advice(pair.place))  # line 1 is the head
-    if all(row[6] == row[7] == _NAN for row in rows):
-        logger().warning("None of the %d rows could be compared: see their Err_message.", len(rows))
+    if not any(row[-3] in ("Yes", "No") for row in rows):
+        advice = Advice(None, None, UNSEEN)
+        logger().warning("%s", UNSEEN)
     return Table(_COLUMNS, rows).lean(_OPTIONAL, (_NAN, "[]", "")), advice
 
 

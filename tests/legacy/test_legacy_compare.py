@@ -452,5 +452,7 @@ def test_two_comparisons_in_a_second_leave_two_tables(sides: tuple[Path, Path], 
 def test_a_comparison_of_nothing_is_told(sides: tuple[Path, Path], out: Path, told: list[str]) -> None:
     param = pair(*sides, npu_dump_data_dir=str(out))
     ptdbg_ascend.compare(param, str(out))
-    (rows,) = {len(table(out))}
-    assert f"None of the {rows} rows could be compared: see their Err_message." in told
+    unseen = "No data could be compared: the column Err_message says why of each."
+    assert unseen in told
+    (advice,) = out.glob("advisor_*.txt")
+    assert advice.read_text() == f"Line: NA\nSuspect Nodes: NA\nExpert Advice: {unseen}\n"

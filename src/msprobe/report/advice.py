@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msprobe.analyse.judge import Finding
+from msprobe.analyse.judge import UNMATCHED, Finding
 from msprobe.analyse.match import Place
 from msprobe.name import BACKWARD, FORWARD
 
 FINE = "All data in comparison result meets the accuracy requirements."
+UNSEEN = "No data could be compared: the column Err_message says why of each."
 _FORWARD_INPUT = (
     "1. Analyze the model to view the input source.\n2. Check whether an inplace API causes the output "
     "result to overwrite the input result. That is, the fault is actually caused by a computation error.\n3. "
@@ -39,7 +40,8 @@ def advise(findings: Sequence[Finding]) -> Advice:
     for line, finding in enumerate(findings):
         if finding.is_bad:
             return Advice(line, finding.pair.place.name, _text(finding))
-    return Advice(None, None, FINE)
+    is_unseen = all(finding.result == UNMATCHED for finding in findings)
+    return Advice(None, None, UNSEEN if is_unseen else FINE)
 
 
 def _text(finding: Finding) -> str:
