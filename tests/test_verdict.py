@@ -184,6 +184,25 @@ def backward(name: str, gradient: float, result: float) -> Record:
     return Record(CallName.parse(name), fields)
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["when it began", "when it ended"])
+def test_a_backward_call_is_judged_before_what_got_its_gradients(tmp_path: Path, is_late: bool) -> None:
+    """That of an LSTM is written when the gradients of all its weights have come."""
+
+    def run(made: float) -> list[Record]:
+        forward = [
+            call(f"Functional.{api}.0.forward", tensor(1), inputs=(tensor(1),)) for api in ("embed", "lstm")
+        ]
+        back = [
+            backward("Functional.lstm.0.backward", 1, made),
+            backward("Functional.embed.0.backward", made, made),
+        ]
+        return forward + (back[::-1] if is_late else back)
+
+    comparison = compared(tmp_path, run(1.5), run(1))
+    assert comparison.located.culprit is not None
+    assert comparison.located.culprit.place.name == "Functional.lstm.0.backward.output.0"
+
+
 def test_classes_and_indices_are_no_factors_of_a_gradient(tmp_path: Path) -> None:
     """What looks up rows 30,000 would else be excused for 30,000 times of what rounding explains."""
 
