@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from typing import Any
 
 import pytest
@@ -41,6 +42,23 @@ def test_it_is_the_same_object_with_the_same_looks() -> None:
     one.off()
     assert (function.__code__, dict(function.__dict__)) == before[:2]
     assert function(1) == 6
+
+
+def test_a_traceback_shows_what_runs() -> None:
+    """The code has the globals of the function, in whose file nothing of it is to be looked for."""
+    function = make()
+    one = Exchange(function, adding(100))
+    one.on()
+    with pytest.raises(TypeError) as caught:
+        function(None)
+    one.off()
+    lines = [frame.line for frame in traceback.extract_tb(caught.tb)]
+    assert lines == [
+        "function(None)",
+        "return _stand_in(*_args, **_kwargs)",
+        "return lambda original: lambda *args, **kwargs: original(*args, **kwargs) + amount",
+        "return x * by * factor + plus",
+    ]
 
 
 @pytest.mark.parametrize("first_off", [0, 1, 2])

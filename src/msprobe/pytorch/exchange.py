@@ -8,6 +8,7 @@ has to be replaced where it stands.
 from __future__ import annotations
 
 import functools
+import linecache
 import threading
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
@@ -174,7 +175,9 @@ def _template(free: tuple[str, ...]) -> CodeType:
         f"        _stand_in = {_PLACE!r}\n"
         "        return _stand_in(*_args, **_kwargs)\n"
     )
-    code = compile(source, __file__, "exec")
+    place = f"{__file__}: stand-in"
+    linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)  # for tracebacks
+    code = compile(source, place, "exec")
     for _ in ("_outer", "_inner"):
         code = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
     return code
