@@ -20,11 +20,11 @@ from msprobe.analyse.measure import (
     EQUAL,
     Measured,
     TensorErrors,
-    is_complex,
     measure_checksums,
     measure_statistics,
     measure_tensors,
     no_errors,
+    unlike,
 )
 from msprobe.analyse.strays import Stray, sentences, strays
 from msprobe.errors import RecordingError
@@ -192,10 +192,8 @@ def _tensors(pair: Pair, target: Recording, golden: Recording) -> TensorErrors |
 
 
 def _contents(ours: StoredTensor, theirs: StoredTensor) -> TensorErrors:
-    if ours.array.shape != theirs.array.shape:
-        return no_errors(f"{UNLIKE_FILES}shapes {ours.array.shape} and {theirs.array.shape}.")
-    if is_complex(ours) != is_complex(theirs):
-        return no_errors(f"{UNLIKE_FILES}dtypes {ours.dtype} and {theirs.dtype}.")
+    if differing := unlike(ours, theirs):
+        return no_errors(f"{UNLIKE_FILES}{differing}.")
     if _same(ours, theirs) and ours.array.size > 1:
         return EQUAL
     return measure_tensors(ours, theirs)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from msprobe.analyse.judge import NO, UNMATCHED, YES, accuracy, statistics_result
-from msprobe.analyse.measure import is_complex, measure_statistics, measure_tensors, no_errors
+from msprobe.analyse.measure import measure_statistics, measure_tensors, no_errors, unlike
 from msprobe.compare_request import Request
 from msprobe.errors import RecordingError, UsageError
 from msprobe.kernels import Statistics
@@ -147,23 +147,15 @@ def _tensor_row(ours: KernelTensor | None, theirs: KernelTensor | None) -> Kerne
     right = None if theirs is None or other is None else _tensor_side(theirs, other)
     if mine is None or other is None:
         return KernelRow(left, right, None, UNMATCHED, _ONLY_THERE if mine is None else _NOWHERE)
-    unlike = _unlike(mine, other)
-    if unlike:
-        return KernelRow(left, right, no_errors(unlike), UNMATCHED, unlike)
+    if differing := unlike(mine, other):
+        what, _, both = differing.partition(" ")
+        why = f"The {what} differ: {both}."
+        return KernelRow(left, right, no_errors(why), UNMATCHED, why)
     if mine.array.shape == ():
         return KernelRow(left, right, None, "", _SCALAR)
     errors = measure_tensors(mine, other)
     message = errors.message or (_ONE if mine.array.shape == (1,) else "")
     return KernelRow(left, right, errors, accuracy(errors), message)
-
-
-def _unlike(ours: StoredTensor, theirs: StoredTensor) -> str:
-    """Why two tensors cannot be measured against each other; empty if they can."""
-    if ours.array.shape != theirs.array.shape:
-        return f"The shapes differ: {ours.array.shape} and {theirs.array.shape}."
-    if is_complex(ours) != is_complex(theirs):
-        return f"The dtypes differ: {ours.dtype} and {theirs.dtype}."
-    return ""
 
 
 def _tensor_side(found: KernelTensor, tensor: StoredTensor) -> KernelSide:

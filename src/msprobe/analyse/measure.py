@@ -34,12 +34,20 @@ class TensorErrors(NamedTuple):
     message: str = ""
     sums: PairSums | None = None
 
+    @property
+    def metrics(self) -> tuple[Number, ...]:
+        return self[:6]
+
 
 class StatisticsErrors(NamedTuple):
     """Differences of max, min, mean and norm, and their relative errors as the texts of the table."""
 
     differences: tuple[Number, ...]
     relative: tuple[str, ...]
+
+    @property
+    def metrics(self) -> tuple[Number, ...]:
+        return self.differences + self.relative
 
     @property
     def max_relative(self) -> float | None:
@@ -83,9 +91,16 @@ _ALL_ZERO = "Cannot compare by Cosine Similarity, All the data is Zero in {} dum
 EQUAL = TensorErrors(1.0, 0.0, 0.0, 0.0, 1.0, 1.0)  # two files of one content
 
 
-def is_complex(tensor: StoredTensor) -> bool:
-    """Whether each of its elements is two numbers, so that it is measured against such a tensor only."""
-    return tensor.dtype.startswith("complex")
+def unlike(target: StoredTensor, golden: StoredTensor) -> str:
+    """What differs so that no number can be given, the shapes or the dtypes; empty if it can.
+
+    Each element of a complex tensor is two numbers, so that it is measured against such a tensor only.
+    """
+    if target.array.shape != golden.array.shape:
+        return f"shapes {target.array.shape} and {golden.array.shape}"
+    if target.dtype.startswith("complex") != golden.dtype.startswith("complex"):
+        return f"dtypes {target.dtype} and {golden.dtype}"
+    return ""
 
 
 def measure_tensors(target: StoredTensor, golden: StoredTensor) -> TensorErrors:

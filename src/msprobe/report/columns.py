@@ -159,14 +159,14 @@ def _data_names(finding: Finding) -> Sequence[Cell]:
 
 def _tensor_errors(finding: Finding) -> Sequence[Cell]:
     measured = finding.measured
-    return measured[:6] if isinstance(measured, TensorErrors) else (UNSUPPORTED,) * 6
+    return measured.metrics if isinstance(measured, TensorErrors) else (UNSUPPORTED,) * 6
 
 
 def _statistics_errors(finding: Finding) -> Sequence[Cell]:
     measured = finding.measured
     if not isinstance(measured, StatisticsErrors):
         return (NOTHING,) * 2 * len(STATISTICS)
-    return measured.differences + measured.relative
+    return measured.metrics
 
 
 def _result(finding: Finding) -> Sequence[Cell]:

@@ -5,30 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from msprobe.analyse.measure import StatisticsErrors, TensorErrors
+from msprobe.analyse.measure import NOTHING, StatisticsErrors, TensorErrors
+from msprobe.report.columns import STATISTICS, metrics
 from msprobe.report.table import Cell, Table
 
-_VALUES = ("max", "min", "mean", "l2norm")
 _BASIC = (
     *(f"{side} {word}" for word in ("Name", "Dtype", "Tensor Shape") for side in ("NPU", "Bench")),
-    *(f"{side} {word}" for side in ("NPU", "Bench") for word in _VALUES),
+    *(f"{side} {word}" for side in ("NPU", "Bench") for word in STATISTICS),
     "Accuracy Reached or Not",
     "Err_message",
 )
-_TENSORS = (
-    "Cosine",
-    "EucDist",
-    "MaxAbsErr",
-    "MaxRelativeErr",
-    "One Thousandth Err Ratio",
-    "Five Thousandths Err Ratio",
-)
-_STATISTICS = (
-    *("Max diff", "Min diff", "Mean diff", "L2norm diff"),
-    *("MaxRelativeErr", "MinRelativeErr", "MeanRelativeErr", "NormRelativeErr"),
-    *("NPU CSV File", "Bench CSV File"),
-)
-_NOTHING = "N/A"
+_TENSORS = metrics("tensor").headers
+_STATISTICS = metrics("statistics").headers
+_SOURCES = ("NPU CSV File", "Bench CSV File")
 
 
 class KernelSide(NamedTuple):
@@ -52,7 +41,7 @@ class KernelRow(NamedTuple):
 
 
 def kernel_table(rows: Sequence[KernelRow], *, of_statistics: bool) -> Table:
-    headers = [*_BASIC, *(_STATISTICS if of_statistics else _TENSORS)]
+    headers = [*_BASIC, *((*_STATISTICS, *_SOURCES) if of_statistics else _TENSORS)]
     tail = _statistics if of_statistics else _tensors
     return Table(headers, [[*_basic(row), *tail(row)] for row in rows])
 
@@ -61,12 +50,12 @@ def _basic(row: KernelRow) -> list[Cell]:
     sides = (row.target, row.golden)
     cells = [_ask(side, ask) for ask in (_name, _dtype, _shape) for side in sides]
     for side in sides:
-        cells += side.values if side is not None else (_NOTHING,) * len(_VALUES)
+        cells += side.values if side is not None else (NOTHING,) * len(STATISTICS)
     return [*cells, row.result, row.message]
 
 
 def _ask(side: KernelSide | None, ask: Callable[[KernelSide], str]) -> Cell:
-    return _NOTHING if side is None else ask(side)
+    return NOTHING if side is None else ask(side)
 
 
 def _name(side: KernelSide) -> str:
@@ -85,22 +74,12 @@ def _source(side: KernelSide) -> str:
     return side.source
 
 
-def _tensors(row: KernelRow) -> list[Cell]:
-    if not isinstance(row.errors, TensorErrors):
-        return [None] * len(_TENSORS)
-    errors = row.errors
-    return [
-        errors.cosine,
-        errors.euclidean,
-        errors.max_abs,
-        errors.max_relative,
-        errors.one_thousandth,
-        errors.five_thousandths,
-    ]
+def _tensors(row: KernelRow) -> Sequence[Cell]:
+    return row.errors.metrics if isinstance(row.errors, TensorErrors) else (None,) * len(_TENSORS)
 
 
-def _statistics(row: KernelRow) -> list[Cell]:
+def _statistics(row: KernelRow) -> Sequence[Cell]:
     sources = [_ask(side, _source) for side in (row.target, row.golden)]
     if not isinstance(row.errors, StatisticsErrors):
-        return [*([_NOTHING] * (len(_STATISTICS) - 2)), *sources]
-    return [*row.errors.differences, *row.errors.relative, *sources]
+        return *(NOTHING,) * len(_STATISTICS), *sources
+    return *row.errors.metrics, *sources

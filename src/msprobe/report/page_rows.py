@@ -125,7 +125,7 @@ def frames_of(record: Record, target: Recording) -> tuple[str, ...]:
 
 def _side(places: Sequence[Place | None], numbers: Numbers) -> dict[str, Any]:
     kinds = [_kind(place) for place in places]
-    examples = dict(zip(kinds, places, strict=True))  # one is description as its whole kind is
+    examples = dict(zip(kinds, places, strict=True))  # one is described as its whole kind is
     return {
         "missing": [row for row, place in enumerate(places) if place is None],
         "kind": {
@@ -139,7 +139,7 @@ def _side(places: Sequence[Place | None], numbers: Numbers) -> dict[str, Any]:
 
 
 def _kind(place: Place | None) -> tuple[Any, ...]:
-    """All that decides how a leaf is description, its value last unless it is a tensor."""
+    """All that decides how a leaf is described, its value last unless it is a tensor."""
     if place is None:
         return (False, "")
     leaf = place.leaf
