@@ -12,7 +12,7 @@ setup(
     ext_modules=[
         Extension(
             "msprobe._kernels",
-            sources=["src/msprobe/_kernels.c", "src/msprobe/_pair.c"],
+            sources=["src/msprobe/_kernels.c", "src/msprobe/_pair.c", "src/msprobe/_hash.c"],
             depends=["src/msprobe/_widen.h"],
             # -ffp-contract=off: the same bits on each machine, with fused multiply-add or without.
             extra_compile_args=["-std=gnu11", "-O3", "-ffp-contract=off"],

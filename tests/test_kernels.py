@@ -25,7 +25,7 @@ from kernel_case import (
     numbers,
     special_bits,
 )
-from msprobe import kernels
+from msprobe import kernels, kernels_numpy
 from msprobe.errors import UsageError
 from msprobe.kernels import Statistics
 
@@ -34,7 +34,7 @@ SIZES = [0, 1, 2, 63, 64, 65, 1000, 100003]
 
 def statistics_by(implementation: str) -> Callable[[int, int, str], Statistics]:
     if implementation == "numpy":
-        return kernels._statistics_numpy
+        return kernels_numpy.statistics_numpy
     return partial(NATIVE.statistics, Statistics)
 
 
@@ -362,7 +362,7 @@ def norm(values: np.ndarray) -> float:
 def test_sketch_is_as_defined(kind: str, count: int) -> None:
     array = random_array(kind, count)
     exact = np.array(expected_sketch(numbers(array, kind)))
-    by_numpy = kernels._sketch_numpy(array.ctypes.data, count, kind)
+    by_numpy = kernels_numpy.sketch_numpy(array.ctypes.data, count, kind)
     np.testing.assert_allclose(floats(by_numpy), exact, rtol=2**-23, atol=1e-12 * max(1.0, norm(exact)))
     assert kernels.sketch(array.ctypes.data, count, kind) == by_numpy
 
@@ -374,7 +374,7 @@ def test_sketch_is_as_defined(kind: str, count: int) -> None:
 def test_both_sketches_are_equal_for_any_bits(kind: str, data: st.DataObject) -> None:
     array = data.draw(float_arrays(kind, finite=False))
     place = array.ctypes.data, array.size, kind
-    assert NATIVE.sketch(*place) == kernels._sketch_numpy(*place)
+    assert NATIVE.sketch(*place) == kernels_numpy.sketch_numpy(*place)
 
 
 @compiled

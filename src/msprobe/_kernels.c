@@ -1,5 +1,5 @@
 /* One pass over raw memory at the speed of the memory: statistics and sketch of one tensor; a glance at it;
- * its packing; and the door to Python, also of _pair.c.
+ * its packing; and the door to Python, also of _pair.c and _hash.c.
  *
  * Every sum runs in independent lanes, in an order that this source fixes. So the loops vectorise without
  * fast-math, and each instruction set gives the same bits (with -ffp-contract=off).
@@ -11,6 +11,7 @@
 #include "_widen.h"
 
 enum { LANES = 16, CHUNK = 2048, BLOCK = 64 };
+enum { PART = 2 * CHUNK }; /* elements that stay in the cache between their sums and their hash */
 static const size_t GIL_BYTES = 1 << 16; /* below this, releasing the GIL costs more than it gives */
 
 /* ---- the floating-point environment ---- */
@@ -156,11 +157,16 @@ static void sums_f2(const uint16_t *x, size_t count, Sums *total)
             odd[0] += nan, odd[1] += positive, odd[2] += negative;                                           \
         }                                                                                                    \
     }                                                                                                        \
-    static void statistics_##KIND(const void *x, size_t count, Result *out)                                  \
+    static void statistics_##KIND(const void *x, size_t count, Result *out, uint64_t *hash)                  \
     {                                                                                                        \
         Sums total = {-INFINITY, INFINITY, 0, 0};                                                            \
         uint64_t odd[3] = {0, 0, 0};                                                                         \
-        sums_##KIND(x, count, &total);                                                                       \
+        const BITS *from = x;                                                                                \
+        for (size_t i = 0; i < count; i += PART) {                                                           \
+            size_t part = count - i < PART ? count - i : PART;                                               \
+            sums_##KIND((const void *)(from + i), part, &total);                                             \
+            if (hash != NULL) *hash = hash_add(*hash, from + i, part * sizeof(BITS));                        \
+        }                                                                                                    \
         out->max = total.max, out->min = total.min;                                                          \
         out->mean = total.sum / (double)count, out->norm = sqrt(total.squares);                              \
         if (!(total.squares < INFINITY)) odd_##KIND(x, count, odd);                                          \
@@ -173,13 +179,15 @@ FLOAT_KIND(bf2, uint16_t, 0x7F80, rescale_none)
 FLOAT_KIND(f4, uint32_t, 0x7F800000u, rescale_none)
 FLOAT_KIND(f8, uint64_t, 0x7FF0000000000000u, rescale_f8)
 
+typedef struct { __int128 total; double squares; } IntegerSums;
+
 /* SUM and SQUARE hold one chunk exactly; SQUARE is double where not even one square is exact. */
 #define INTEGER_KIND(KIND, TYPE, SUM, SQUARE, SIGNEDNESS)                                                    \
-    KERNEL void integers_##KIND(const TYPE *x, size_t count, Result *out)                                    \
+    KERNEL void integers_##KIND(const TYPE *x, size_t count, IntegerSums *sums, Result *out)                 \
     {                                                                                                        \
-        TYPE max = x[0], min = x[0];                                                                         \
+        TYPE max = (TYPE)out->SIGNEDNESS##_max, min = (TYPE)out->SIGNEDNESS##_min;                           \
         __int128 total = 0;                                                                                  \
-        double squares = 0;                                                                                  \
+        double squares = sums->squares;                                                                      \
         for (size_t i = 0; i < count; i += CHUNK) {                                                          \
             size_t j = i, end = count - i < CHUNK ? count : i + CHUNK;                                       \
             SUM sum = 0;                                                                                     \
@@ -196,12 +204,21 @@ FLOAT_KIND(f8, uint64_t, 0x7FF0000000000000u, rescale_f8)
             squares += ((double)lanes[0] + (double)lanes[2]) + ((double)lanes[1] + (double)lanes[3]);        \
         }                                                                                                    \
         out->SIGNEDNESS##_max = max, out->SIGNEDNESS##_min = min;                                            \
-        out->mean = (double)total / (double)count;                                                           \
-        out->norm = sqrt(squares);                                                                           \
+        sums->total += total;                                                                                \
+        sums->squares = squares;                                                                             \
     }                                                                                                        \
-    static void statistics_##KIND(const void *x, size_t count, Result *out)                                  \
+    static void statistics_##KIND(const void *x, size_t count, Result *out, uint64_t *hash)                  \
     {                                                                                                        \
-        integers_##KIND(x, count, out);                                                                      \
+        const TYPE *from = x;                                                                                \
+        IntegerSums sums = {0, 0};                                                                           \
+        out->SIGNEDNESS##_max = out->SIGNEDNESS##_min = from[0];                                             \
+        for (size_t i = 0; i < count; i += PART) {                                                           \
+            size_t part = count - i < PART ? count - i : PART;                                               \
+            integers_##KIND(from + i, part, &sums, out);                                                     \
+            if (hash != NULL) *hash = hash_add(*hash, from + i, part * sizeof(TYPE));                        \
+        }                                                                                                    \
+        out->mean = (double)sums.total / (double)count;                                                      \
+        out->norm = sqrt(sums.squares);                                                                      \
     }
 
 INTEGER_KIND(i1, int8_t, int32_t, int32_t, signed)
@@ -264,9 +281,9 @@ typedef double SketchSums[8][BLOCK];
         memcpy(rest, x + blocks * BLOCK, count % BLOCK * sizeof(TYPE));                                      \
         block_##KIND(rest, first + blocks, sums);                                                            \
     }                                                                                                        \
-    static void sketch_##KIND(const void *x, size_t count, SketchSums sums)                                  \
+    static void sketch_##KIND(const void *x, size_t count, uint64_t first, SketchSums sums)                  \
     {                                                                                                        \
-        blocks_##KIND(x, count, 0, sums);                                                                    \
+        blocks_##KIND(x, count, first, sums);                                                                \
     }
 
 SKETCH_KIND(bf2, uint16_t, float, wide_bf2, signed_single)
@@ -282,14 +299,14 @@ SKETCH_KIND(i8, int64_t, double, (double), signed_double)
 SKETCH_KIND(u8, uint64_t, double, (double), signed_double)
 #define sketch_b1 sketch_u1
 
-static void sketch_f2(const void *start, size_t count, SketchSums sums)
+static void sketch_f2(const void *start, size_t count, uint64_t first, SketchSums sums)
 {
     const uint16_t *x = start;
     float wide[CHUNK];
     for (size_t i = 0; i < count; i += CHUNK) {
         size_t part = count - i < CHUNK ? count - i : CHUNK;
         widen_f2(x + i, part, wide);
-        blocks_f4(wide, part, i / BLOCK, sums);
+        blocks_f4(wide, part, first + i / BLOCK, sums);
     }
 }
 
@@ -400,14 +417,29 @@ static void pack_runs(Packed *p, const unsigned char *data, size_t size)
     put_bits(p, 0, (8 - p->count) % 8);
 }
 
+/* ---- vector registers ---- */
+
+/* Foreign code that returns with the upper halves of the vector registers in use slows down the SSE code of
+ * everyone who comes after it, on some processors by a multiple. */
+static PyObject *clear_upper(PyObject *module, PyObject *nothing)
+{
+    (void)module, (void)nothing;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx"))
+        __asm__ volatile("vzeroupper" ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                         "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+#endif
+    Py_RETURN_NONE;
+}
+
 /* ---- the door to Python ---- */
 
 typedef struct {
     const char *name;
     char group; /* how max and min are given: 'f'loat, 'i'nteger, 'u'nsigned, 'b'ool */
     const Widening *widening;
-    void (*statistics)(const void *, size_t, Result *);
-    void (*sketch)(const void *, size_t, SketchSums);
+    void (*statistics)(const void *, size_t, Result *, uint64_t *hash); /* adds to the hash unless it is NULL */
+    void (*sketch)(const void *, size_t, uint64_t first, SketchSums); /* first: the number of its first block */
 } Kind;
 
 #define KIND(NAME, GROUP) {#NAME, GROUP, &widening_##NAME, statistics_##NAME, sketch_##NAME}
@@ -490,8 +522,46 @@ static PyObject *statistics(PyObject *module, PyObject *const *arguments, Py_ssi
     if (given != 4 || !is_tuple_type(arguments[0]))
         return refuse("statistics takes a type of tuple, an address, a count and a kind.");
     if (!memory_of(arguments + 1, &memory)) return NULL;
-    if (memory.count > 0) RUN_KERNEL(memory, memory.kind->statistics(memory.address, memory.count, &result));
+    if (memory.count > 0) RUN_KERNEL(memory, memory.kind->statistics(memory.address, memory.count, &result, NULL));
     return made_of(arguments[0], values_of(memory.count > 0 ? memory.kind->group : 0, &result));
+}
+
+static PyObject *hex_of(uint64_t hash)
+{
+    char digits[17];
+    for (int i = 0; i < 16; i++) digits[i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
+    digits[16] = 0;
+    return PyUnicode_FromString(digits);
+}
+
+static PyObject *described(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    Memory memory;
+    Result result = {0};
+    uint64_t hash = 0;
+    if (given != 4 || !is_tuple_type(arguments[0]))
+        return refuse("described takes a type of tuple, an address, a count and a kind.");
+    if (!memory_of(arguments + 1, &memory)) return NULL;
+    if (memory.count > 0)
+        RUN_KERNEL(memory, memory.kind->statistics(memory.address, memory.count, &result, &hash));
+    PyObject *made = made_of(arguments[0], values_of(memory.count > 0 ? memory.kind->group : 0, &result));
+    if (made == NULL) return NULL;
+    return Py_BuildValue("(NN)", made, hex_of(hash_end(hash, memory.count * memory.kind->widening->size)));
+}
+
+static PyObject *hash_part(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    if (given != 2) return refuse("hash_part takes an address and a number of bytes.");
+    const void *start = PyLong_AsVoidPtr(arguments[0]);
+    Py_ssize_t size = PyLong_AsSsize_t(arguments[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (size < 0 || (size > 0 && start == NULL)) return refuse("There is no memory at this address.");
+    PyThreadState *thread = (size_t)size >= GIL_BYTES ? PyEval_SaveThread() : NULL;
+    uint64_t hash = hash_add(0, start, (size_t)size);
+    if (thread != NULL) PyEval_RestoreThread(thread);
+    return PyLong_FromUnsignedLongLong(hash);
 }
 
 static PyObject *pair(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
@@ -520,7 +590,34 @@ static PyObject *sketch(PyObject *module, PyObject *const *arguments, Py_ssize_t
     if (given != 3) return refuse("sketch takes an address, a count and a kind.");
     if (!memory_of(arguments, &memory)) return NULL;
     memset(sums, 0, sizeof sums);
-    RUN_KERNEL(memory, memory.kind->sketch(memory.address, memory.count, sums); fold(sums, out));
+    RUN_KERNEL(memory, memory.kind->sketch(memory.address, memory.count, 0, sums); fold(sums, out));
+    return PyBytes_FromStringAndSize((const char *)out, sizeof out);
+}
+
+static PyObject *sketch_add(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    Memory memory;
+    if (given != 5) return refuse("sketch_add takes the address of sums, a block, an address, a count and a kind.");
+    double (*sums)[BLOCK] = PyLong_AsVoidPtr(arguments[0]);
+    uint64_t first = PyLong_AsUnsignedLongLong(arguments[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (sums == NULL) return refuse("There are no sums at this address.");
+    if (!memory_of(arguments + 2, &memory)) return NULL;
+    RUN_KERNEL(memory, memory.kind->sketch(memory.address, memory.count, first, sums));
+    Py_RETURN_NONE;
+}
+
+static PyObject *sketch_end(PyObject *module, PyObject *address)
+{
+    (void)module;
+    unsigned char out[4 * BLOCK];
+    double (*sums)[BLOCK] = PyLong_AsVoidPtr(address);
+    if (PyErr_Occurred()) return NULL;
+    if (sums == NULL) return refuse("There are no sums at this address.");
+    Environment before = environment_default();
+    fold(sums, out);
+    environment_restore(before);
     return PyBytes_FromStringAndSize((const char *)out, sizeof out);
 }
 
@@ -566,10 +663,15 @@ static PyObject *pack(PyObject *module, PyObject *const *arguments, Py_ssize_t g
 
 static PyMethodDef METHODS[] = {
     {"statistics", (PyCFunction)(void (*)(void))statistics, METH_FASTCALL, "(type, address, count, kind)"},
+    {"described", (PyCFunction)(void (*)(void))described, METH_FASTCALL, "(type, address, count, kind)"},
+    {"hash_part", (PyCFunction)(void (*)(void))hash_part, METH_FASTCALL, "(address, size)"},
     {"pair", (PyCFunction)(void (*)(void))pair, METH_FASTCALL,
      "(type, target, target_kind, golden, golden_kind, count)"},
     {"sketch", (PyCFunction)(void (*)(void))sketch, METH_FASTCALL, "(address, count, kind)"},
+    {"sketch_add", (PyCFunction)(void (*)(void))sketch_add, METH_FASTCALL, "(sums, first, address, count, kind)"},
+    {"sketch_end", sketch_end, METH_O, "(sums)"},
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, "(address, size, most)"},
+    {"clear_upper", clear_upper, METH_NOARGS, "()"},
     {"glance", (PyCFunction)(void (*)(void))glance, METH_FASTCALL, "(address, size)"},
     {NULL, NULL, 0, NULL},
 };
@@ -581,4 +683,8 @@ static struct PyModuleDef MODULE = {
     .m_slots = SLOTS,
 };
 
-PyMODINIT_FUNC PyInit__kernels(void) { return PyModuleDef_Init(&MODULE); }
+PyMODINIT_FUNC PyInit__kernels(void)
+{
+    hash_prepare();
+    return PyModuleDef_Init(&MODULE);
+}

@@ -76,7 +76,7 @@ __attribute__((target("avx2,f16c"))) static size_t widen_f2_f16c(const uint16_t 
 }
 #endif
 
-static void widen_f2(const uint16_t *x, size_t count, float *wide)
+static inline void widen_f2(const uint16_t *x, size_t count, float *wide)
 {
     size_t done = 0;
 #if defined(__x86_64__)
@@ -108,5 +108,13 @@ typedef struct {
 /* Adds to `sums`, which the caller starts at 0. */
 HIDDEN void pair_sums(const void *target, const Widening *target_kind, const void *golden,
                       const Widening *golden_kind, size_t count, PairSums *sums);
+
+/* ---- what _hash.c gives ---- */
+
+enum { HASH_BLOCK = 4096 }; /* bytes; only the last part of a tensor may be no multiple of it */
+
+HIDDEN void hash_prepare(void); /* once, before anything else */
+HIDDEN uint64_t hash_add(uint64_t hash, const void *start, size_t bytes); /* of the part before, which starts at 0 */
+HIDDEN uint64_t hash_end(uint64_t hash, uint64_t bytes);
 
 #endif

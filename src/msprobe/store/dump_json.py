@@ -27,7 +27,7 @@ _FAST: dict[type, Callable[[Any], str]] = {int: int.__repr__, str: quote}  # the
 
 
 def encode_leaf(leaf: Leaf) -> str:
-    """The JSON of one leaf."""
+    """The JSON of one leaf; who made it comes last."""
     if leaf.shape is None:
         if leaf.extra is None:
             encode = _FAST.get(type(leaf.value), _encode_plain)
@@ -38,13 +38,15 @@ def encode_leaf(leaf: Leaf) -> str:
         text += ',"requires_grad":true' if leaf.requires_grad else ',"requires_grad":false'
     if leaf.checksum is not None:
         text += f',"md5":"{leaf.checksum}"'
+    if (digest := leaf.content_hash) is not None:
+        text += f',"hash":"{digest}"'
     if leaf.sketch is not None:
         text += f',"sketch":"{_SKETCH}{base64.b64encode(leaf.sketch).decode("ascii")}"'
     if leaf.data_name is not None:
         text += f',"data_name":{quote(leaf.data_name)}'
     if leaf.extra:
         text += f",{_encode_plain(dict(leaf.extra))[1:-1]}"
-    return text + "}"
+    return f"{text}}}" if leaf.made_by is None else f'{text},"from":{quote(leaf.made_by)}}}'
 
 
 @functools.lru_cache(maxsize=4096)
@@ -69,9 +71,12 @@ class Encoder:
 
     def __init__(self) -> None:
         self._texts: dict[int, tuple[Leaf, str]] = {}
+        # By the id of the statistics: a leaf that says who made it has those of one that does not.
+        self._without_maker: dict[int, tuple[Leaf, str]] = {}
 
     def forget(self) -> None:
         self._texts.clear()
+        self._without_maker.clear()
 
     def tree(self, tree: Any) -> str:
         kind = type(tree)
@@ -89,9 +94,19 @@ class Encoder:
         known = self._texts.get(id(leaf))
         if known is None:
             if len(self._texts) >= _MANY_TEXTS:
-                self._texts.clear()
-            known = self._texts[id(leaf)] = (leaf, encode_leaf(leaf))  # holding the leaf keeps its id unique
+                self.forget()
+            known = self._texts[id(leaf)] = (leaf, self._new(leaf))  # holding the leaf keeps its id unique
         return known[1]
+
+    def _new(self, leaf: Leaf) -> str:
+        if leaf.made_by is None:
+            text = encode_leaf(leaf)
+            self._without_maker[id(leaf.stats)] = leaf, text
+            return text
+        before = self._without_maker.get(id(leaf.stats))
+        if before is None or before[0][:-1] != leaf[:-1]:
+            return encode_leaf(leaf)
+        return f'{before[1][:-1]},"from":{quote(leaf.made_by)}}}'
 
 
 # ---- reading ----
@@ -102,7 +117,7 @@ _TEXTS = frozenset({str, type(None)})
 _INTEGERS = frozenset({int})
 _TENSOR_KEYS = frozenset(
     {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "Nan_count", "Inf_count"}
-    | {"requires_grad", "md5", "sketch", "data_name"}
+    | {"requires_grad", "md5", "hash", "from", "sketch", "data_name"}
 )
 _REMARKS = frozenset({"is_recompute", "exception"})  # fields of a record that are no leaves
 _SKETCH = "cs64:"  # the method; and release 8.3.3 refuses a dump with a text that begins with "+"
@@ -179,6 +194,9 @@ def decode_leaf(data: dict[str, Any], where: str) -> Leaf:
     texts = (get("dtype"), get("md5"), get("data_name"))
     if not _TEXTS.issuperset(map(type, texts)):
         raise _damaged(where, "dtype, md5 and data_name", texts)
+    origin = (get("hash"), get("from"))
+    if not _TEXTS.issuperset(map(type, origin)):
+        raise _damaged(where, "hash and from", origin)
     if texts[2] is not None and not is_plain_name(texts[2]):
         raise _damaged(where, "data_name", texts[2])
     requires_grad = get("requires_grad")
@@ -194,6 +212,8 @@ def decode_leaf(data: dict[str, Any], where: str) -> Leaf:
         sketch=_decode_sketch(get("sketch"), where),
         data_name=texts[2],
         extra=None if data.keys() <= _TENSOR_KEYS else {key: data[key] for key in data.keys() - _TENSOR_KEYS},
+        hash=origin[0],
+        made_by=origin[1],
     )
 
 

@@ -33,6 +33,7 @@ NONE = "-"  # no stack; not listed in construct.json
 _COMPUTED = b'"is_recompute":false'
 _RECOMPUTED = b'"is_recompute":true'
 _FILE = re.compile(rb',"data_name":"(?:[^"\\]|\\.)*"')
+_MAKER = re.compile(rb',"from":"(?:[^"\\]|\\.)*"')
 
 
 def header_line(header: str) -> bytes:
@@ -147,7 +148,8 @@ class Contents:
             if _RECOMPUTED not in before:
                 marked = before.replace(_COMPUTED, _RECOMPUTED, 1)
                 again = again.replace(_RECOMPUTED, _COMPUTED, 1)
-                same = again in (before, _FILE.sub(b"", before))  # the second run names no files
+                # The second run names no files, and what it is given may come by another way.
+                same = _MAKER.sub(b"", again) in ((told := _MAKER.sub(b"", before)), _FILE.sub(b"", told))
                 fields = marked if same else b'%b,"recompute":%b}' % (marked[:-1], again)
                 self.records[entry.name] = first._replace(fields=fields)
             return

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from msprobe.store.deflate import crc32, inflate
+from msprobe.kernels_deflate import crc32, inflate
 from msprobe.store.dtypes import DTYPES, MAX_DIMENSIONS, Array
 
 Content = bytes | mmap.mmap

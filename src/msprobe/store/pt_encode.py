@@ -19,7 +19,8 @@ import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from msprobe.store.deflate import crc32, deflate
+from msprobe.kernels import pack
+from msprobe.kernels_deflate import crc32
 from msprobe.store.dtypes import DTYPES, TensorData, checked_size
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def encode_pt(tensor: TensorData) -> list[Buffer]:
     size = checked_size(tensor)
     packed = None
     if size in _DEFLATES:
-        packed = deflate(memoryview(tensor.data).cast("B"), int(_WORTH * size))
+        packed = pack(memoryview(tensor.data).cast("B"), int(_WORTH * size))
     if packed is None:
         layout = _layout(tensor.dtype, tensor.shape, size)
     else:
