@@ -20,6 +20,7 @@ from msprobe.capture.single import Single
 from msprobe.capture.stacks import Stacks
 from msprobe.config import Config, Statistics, Tensor
 from msprobe.errors import UsageError
+from msprobe.kernels import described_of
 from msprobe.record import Filled, Record, leaves
 from msprobe.store import read, tensor_path
 from msprobe.store.tensor_file import read as read_tensor
@@ -141,6 +142,7 @@ def test_a_call_becomes_a_record(make: Make, whole: Data) -> None:
         "Mean": -1.0,
         "Norm": 10**0.5,
         "requires_grad": True,
+        "hash": described_of(np.array([[1.0, -3.0]], np.float32))[1],
     }
     assert whole() == {
         "task": "statistics",
@@ -163,6 +165,7 @@ def test_a_call_becomes_a_record(make: Make, whole: Data) -> None:
                         "Mean": -4.0,
                         "Norm": 4 * 10**0.5,
                         "requires_grad": False,
+                        "hash": described_of(np.array([[4.0, -12.0]], np.float32))[1],
                     }
                 ],
             }
@@ -783,7 +786,7 @@ def test_summary_modes_add_one_key(make: Make, whole: Data, mode: str, key: str)
     ops.relu(array(1.0))
     debugger.step()
     leaf = whole()["data"]["Toy.relu.0.forward"]["output"][0]
-    plain = {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "requires_grad"}
+    plain = {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "requires_grad", "hash"}
     assert set(leaf) == plain | {key}
     if key == "md5":
         import zlib

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from msprobe.kernels import described_of
 from msprobe.pytorch.describe import describe_other
 from torch_fixtures import Probe, probe
 
@@ -41,6 +42,7 @@ OTHERS = {
             "Min": 0,
             "Mean": 1.5,
             "Norm": 14**0.5,
+            "hash": described_of(np.arange(4, dtype=np.int16))[1],
         },
     ),
     "numpy words": (

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from msprobe.adapter import Want
 from msprobe.kernels import Statistics, sketch_of
-from msprobe.pytorch import describe
+from msprobe.pytorch import describe, on_device
 from msprobe.pytorch.describe import Described, snapshot
 from msprobe.record import Deferred, Leaf
 from torch_fixtures import probe
@@ -341,9 +341,12 @@ def test_statistics_made_on_a_device_are_those_made_on_the_host(
 ) -> None:
     tensors = [some(dtype), some(dtype)[0, 0], some(dtype)[:0]]
     described = Described()
-    monkeypatch.setattr(
-        describe, "_statistics", lambda tensor: described._defer(tensor)
-    )  # as if it lay elsewhere
+    on_host = describe._described
+
+    def elsewhere(tensor: Tensor) -> tuple[Any, str | None]:
+        return (described._defer(tensor), None) if tensor.numel() else on_host(tensor)
+
+    monkeypatch.setattr(describe, "_described", elsewhere)
     leaves = [described._rare_leaf(tensor, Want()) for tensor in tensors]
     assert len(described.waiting) == 2
     described.settle()
@@ -351,6 +354,7 @@ def test_statistics_made_on_a_device_are_those_made_on_the_host(
     for leaf, tensor in zip(leaves, tensors, strict=True):
         stats = leaf.stats if isinstance(leaf.stats, Statistics) else leaf.stats.statistics
         wanted = leaf_of_host(tensor)
+        assert leaf.content_hash == on_host(tensor)[1]
         assert [type(stats.max), type(stats.min)] == [type(wanted.max), type(wanted.min)]
         assert list(stats[:2]) == (
             list(wanted[:2]) if dtype != "complex64" else pytest.approx(list(wanted[:2]))
@@ -410,7 +414,9 @@ def test_each_device_is_asked_on_its_own() -> None:
     """One that does not answer takes nothing from the others."""
     described = Described()
     first = described._defer(torch.tensor([3.0, 4.0]))
-    described.waiting.append((Deferred(), torch.zeros(7, device="meta"), torch.float32))
+    nowhere = on_device.compute(torch.tensor([3.0, 4.0]))
+    nowhere = nowhere._replace(row=torch.empty_like(nowhere.row, device="meta"))
+    described.waiting.append((Deferred(), nowhere))
     second = described._defer(torch.tensor([[7]]))
     with pytest.raises(NotImplementedError, match="no data"):
         described.settle()

@@ -258,9 +258,18 @@ def test_level_mix_holds_what_l0_and_l1_hold(probe: Probe, tmp_path_factory: pyt
         gpt_loss(model, 0).backward()
         end(debugger)
         one.close()
-        seen[level] = one.data()
+        seen[level] = without_makers(one.data())
     assert seen["mix"] == {**seen["L0"], **seen["L1"]}
     assert not set(seen["L0"]) & set(seen["L1"])
+
+
+def without_makers(node: Any) -> Any:
+    """At each level other calls are seen, and so others are the makers."""
+    if isinstance(node, list):
+        return [without_makers(item) for item in node]
+    if isinstance(node, dict):
+        return {key: without_makers(item) for key, item in node.items() if key != "from"}
+    return node
 
 
 KEYS = ["type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "requires_grad"]
@@ -300,7 +309,8 @@ def test_what_each_task_holds_of_a_tensor(
     y.sum().backward()
     end(debugger)
     leaf = probe.data()["Functional.relu.0.forward"]["input_args"][0]
-    assert list(leaf) == [*KEYS, *more]
+    place = 1 if more == ["md5"] else 0
+    assert list(leaf) == [*KEYS, *more[:place], "hash", *more[place:]]
     files = {file.name for file in probe.rank().rglob("*.pt")}
     if task == "statistics":
         assert files == set()

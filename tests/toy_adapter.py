@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from typing import Any
 
-from msprobe.adapter import Api, Around, GradientSink, ModuleWatch, Region, Undo, Want
-from msprobe.kernels import checksum, sketch_of, statistics_of
+from msprobe.adapter import Api, Around, Extent, GradientSink, ModuleWatch, Region, State, Undo, Want
+from msprobe.kernels import checksum, described_of, sketch_of
 from msprobe.name import module_owner
 from msprobe.record import Deferred, Leaf
 from msprobe.store.tensor_file import TensorData
@@ -38,10 +38,11 @@ class ToyAdapter:
             raise RuntimeError("this array cannot be described")
         self.described += 1
         values = tensor.values
-        stats: Any = statistics_of(values)
+        stats: Any
+        stats, digest = described_of(values)
         if tensor.on_device:
-            self._waiting.append((deferred := Deferred(), stats))
-            stats = deferred
+            self._waiting.append((deferred := Deferred(), (stats, digest)))
+            stats, digest = deferred, None
         return Leaf(
             "toy.Array",
             dtype=values.dtype.name,
@@ -50,6 +51,7 @@ class ToyAdapter:
             requires_grad=tensor.requires_grad,
             checksum=checksum(values.tobytes()) if want.checksum else None,
             sketch=sketch_of(values) if want.sketch else None,
+            hash=digest,
         )
 
     def pending(self) -> int:
@@ -58,8 +60,8 @@ class ToyAdapter:
     def settle(self) -> None:
         if self._waiting:
             self.transfers.append(len(self._waiting))
-        for deferred, stats in self._waiting:
-            deferred.statistics = stats
+        for deferred, found in self._waiting:
+            deferred.statistics, deferred.hash = found
         self._waiting = []
 
     def describe_other(self, value: Any) -> Leaf | None:
@@ -73,6 +75,12 @@ class ToyAdapter:
 
     def version_of(self, tensor: Array) -> Hashable | None:
         return tensor.version
+
+    def memory_of(self, tensor: Array) -> Any:
+        return tensor.values
+
+    def extent_of(self, tensor: Array | None, version: Hashable | None, leaf: Leaf) -> Extent:
+        return Extent(0, 1, leaf.shape, version)
 
     def differentiates(self) -> bool:
         return tape.is_on
@@ -115,6 +123,20 @@ class ToyAdapter:
     def parameters(self, module: Module) -> Iterable[tuple[str, Array]]:
         return module.parameters()
 
+    def named_state(self, models: Any) -> Iterator[State]:
+        for index, root in _roots(models):
+            for path, module in root.named():
+                for name, array in module.parameters():
+                    before = [] if index is None else [str(index)]
+                    full = ".".join([*before, *([path] if path else []), name])
+                    yield State("parameter", full, array, array.values.shape)
+
+    def buffers(self, module: Module) -> Iterable[tuple[str, Array, int]]:
+        return ()
+
+    def gradient_of(self, parameter: Array) -> None:
+        return None  # what it holds are values without an identity
+
     def intercept(self, around: Around, region: Region) -> Undo:
         held = dict(vars(ops))
         for name, function in held.items():
@@ -124,9 +146,8 @@ class ToyAdapter:
         return lambda: vars(ops).update(held)
 
     def watch(self, models: Any, watch: ModuleWatch) -> Undo:
-        roots = list(enumerate(models)) if isinstance(models, (list, tuple)) else [(None, models)]
         undo: list[Undo] = []
-        for index, root in roots:
+        for index, root in _roots(models):
             for path, module in root.named():
                 if path:
                     owner = module_owner(path, type(module).__name__, index=index)
@@ -146,6 +167,10 @@ class ToyAdapter:
     def untracked(self) -> Iterator[None]:
         with tape.switched(False):
             yield
+
+
+def _roots(models: Any) -> list[tuple[int | None, Module]]:
+    return list(enumerate(models)) if isinstance(models, (list, tuple)) else [(None, models)]
 
 
 def nodes_below(nodes: list[Node], since: int) -> Iterator[Node]:

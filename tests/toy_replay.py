@@ -40,6 +40,9 @@ class ToyReplay:
     def device_of(self, tensor: Array) -> str:
         return "device" if tensor.on_device else "cpu"
 
+    def shape_of(self, tensor: Array) -> tuple[int, ...]:
+        return tuple(tensor.values.shape)
+
     def snapshot(self, tensor: Array) -> TensorData:
         return TensorData(tensor.values.tobytes(), tensor.values.dtype.name, tensor.values.shape)
 

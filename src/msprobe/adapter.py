@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from msprobe.name import CallName
 from msprobe.record import Leaf
@@ -77,6 +77,24 @@ class GradientSink(Protocol):
     def finish(self) -> None: ...
 
 
+class Extent(NamedTuple):
+    """Where a tensor lies in the memory that it may share with others."""
+
+    start: int
+    end: int  # behind its last byte
+    look: Hashable  # how the numbers lie there: equal ones at one start show the same numbers
+    changes: Hashable | None  # equal ones: nobody has written there in between; None where nothing tells
+
+
+class State(NamedTuple):
+    """A tensor that belongs to a model under a name."""
+
+    kind: Literal["parameter", "buffer"]
+    name: str
+    tensor: Any
+    shape: tuple[int, ...]
+
+
 class Want(NamedTuple):
     """What a description of a tensor holds beside dtype, shape and the four statistics."""
 
@@ -122,6 +140,17 @@ class Adapter(Protocol):
         """Changes whenever the tensor's content may have; None when nothing can be said."""
         ...
 
+    def memory_of(self, tensor: Any) -> Any:
+        """What stands for the memory of a tensor, and can be held weakly; None where nothing does."""
+        ...
+
+    def extent_of(self, tensor: Any, version: Hashable | None, leaf: Leaf) -> Extent:
+        """Where in its memory a tensor lies that has this version and this leaf.
+
+        The tensor itself is None where it may be gone; then there is a version.
+        """
+        ...
+
     def differentiates(self) -> bool:
         """Whether calls made now become part of a graph."""
         ...
@@ -151,6 +180,18 @@ class Adapter(Protocol):
         ...
 
     def parameters(self, module: Any) -> Iterable[tuple[str, Any]]: ...
+
+    def buffers(self, module: Any) -> Iterable[tuple[str, Any, int]]:
+        """The state of a module itself that is no parameter: name, tensor, and how many elements it has."""
+        ...
+
+    def named_state(self, models: Any) -> Iterable[State]:
+        """The parameters and buffers of what was given to start(), each under its name there."""
+        ...
+
+    def gradient_of(self, parameter: Any) -> Any:
+        """The gradient that a parameter holds, as its optimizer finds it; None where it holds none."""
+        ...
 
     def intercept(self, around: Around, region: Region) -> Undo: ...
 
@@ -210,6 +251,8 @@ class Replay(Protocol):
     def dtype_of(self, tensor: Any) -> str: ...
 
     def device_of(self, tensor: Any) -> str: ...
+
+    def shape_of(self, tensor: Any) -> tuple[int, ...]: ...
 
     def snapshot(self, tensor: Any) -> TensorData | None:
         """A private copy of the tensor's bytes, or None if it has none."""

@@ -10,6 +10,7 @@ Functional.linear.0.forward.input.1    a slot: one of the places of a record whe
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Literal, NamedTuple
 
 from msprobe.errors import RecordingError
@@ -118,6 +119,16 @@ def call_of(place: str) -> str:
 def outer(name: str) -> str:
     """A dotted name without its last part: the module around one, or a module without its class."""
     return name.rpartition(".")[0]
+
+
+def record_and_slot(place: str, records: Container[str]) -> tuple[str, str] | None:
+    """The record and the slot that slot_name() joined, if it is one of these records."""
+    end = place.find(".")
+    while end >= 0:
+        if place[:end] in records:
+            return place[:end], place[end + 1 :]
+        end = place.find(".", end + 1)
+    return None
 
 
 def slot_name(record: str, slot: str) -> str:

@@ -6,10 +6,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from msprobe.kernels import Statistics
-from msprobe.name import CallName
+from msprobe.kernels import Statistics, described_of
+from msprobe.name import PARAMETERS_GRAD, CallName, slot_name
 
 MAX_DEPTH = 400
 
@@ -21,12 +21,13 @@ _HEAD, _LINE, _IN, _CODE = "File ", ", line ", ", in ", ", \n "  # around the pa
 
 
 class Deferred:
-    """Statistics still on their way from a device; the adapter's settle() fills them in."""
+    """Statistics and hash still on their way from a device; the adapter's settle() fills them in."""
 
-    __slots__ = ("statistics",)
+    __slots__ = ("hash", "statistics")
 
     def __init__(self) -> None:
         self.statistics: Statistics | None = None
+        self.hash: str | None = None
 
 
 class Leaf(NamedTuple):
@@ -42,6 +43,8 @@ class Leaf(NamedTuple):
     sketch: bytes | None = None
     data_name: str | None = None
     extra: Mapping[str, Any] | None = None  # facts only some frameworks have, such as DTensor placements
+    hash: str | None = None  # of the content: equal hashes of one dtype and shape mean equal bits
+    made_by: str | None = None  # who made the value, as written in the file; msprobe.graph reads it
 
     @property
     def is_tensor(self) -> bool:
@@ -58,6 +61,11 @@ class Leaf(NamedTuple):
         """Those that are known by now."""
         return self.stats.statistics if isinstance(self.stats, Deferred) else self.stats
 
+    @property
+    def content_hash(self) -> str | None:
+        """The hash that is known by now."""
+        return self.stats.hash if isinstance(self.stats, Deferred) else self.hash
+
 
 class Filled(Leaf):
     """A leaf that brings the content of its tensor along, which goes when its record goes."""
@@ -72,6 +80,11 @@ def filled(leaf: Leaf, content: Any) -> Leaf:
     full = Filled._make(leaf)
     full.content = content
     return full
+
+
+def made(leaf: Leaf, maker: str) -> Leaf:
+    """The leaf with its maker; much sooner than _replace(), because this is done for every tensor."""
+    return tuple.__new__(Leaf, (*leaf[:-1], maker))
 
 
 def number_type(dtype: str | None) -> str:
@@ -168,6 +181,47 @@ class Recording:
     tensor_folder: str | None = None  # where its tensor files lie, if not where ours do
 
 
+Side = Literal["input", "parameters", "output", "buffers"]
+
+# The fields of a record, in the order in which a table shows them; keywords stand among the inputs.
+_FIELDS: tuple[tuple[str, Side, str], ...] = (
+    ("input_args", "input", "input"),
+    ("input_kwargs", "input", "input"),
+    ("input", "input", "input"),
+    ("parameters", "parameters", "parameters"),
+    ("output", "output", "output"),
+    ("value", "output", ""),
+    ("buffers", "buffers", "buffers"),
+    ("buffers_after", "output", "buffers_after"),  # those that the call changed
+)
+
+
+def slots(record: Record, before: str = "") -> Iterator[tuple[str, Side, Leaf | None]]:
+    """Each slot of a record with its side and what was seen there, in the order of a table.
+
+    `before` is put before each slot: the name of the record gives the names of its places.
+    """
+    if record.name.direction == PARAMETERS_GRAD:
+        for key, tree in record.fields.items():
+            tree = tree[0] if isinstance(tree, list) and len(tree) == 1 else tree
+            yield from _slots(tree, slot_name(before, key) if before else key, "output")
+        return
+    for field, side, word in _FIELDS:
+        if field in record.fields:
+            yield from _slots(record.fields[field], slot_name(before, word) if before else word, side)
+
+
+def _slots(tree: Tree, slot: str, side: Side) -> Iterator[tuple[str, Side, Leaf | None]]:
+    if isinstance(tree, list):
+        for number, item in enumerate(tree):
+            yield from _slots(item, f"{slot}.{number}", side)
+    elif isinstance(tree, dict):
+        for key, item in tree.items():
+            yield from _slots(item, f"{slot}.{key}", side)
+    else:
+        yield slot, side, tree
+
+
 def plain_leaf(value: Any) -> Leaf | None:
     """The leaf of a value that needs no framework to be understood, else None."""
     kind = type(value)
@@ -182,6 +236,14 @@ def plain_leaf(value: Any) -> Leaf | None:
     if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return _numpy_scalar(value)
     return None
+
+
+def array_leaf(value: Any) -> Leaf | None:
+    """The leaf of a numpy array; one that holds no numbers has no statistics."""
+    if type(value).__module__ != "numpy" or not hasattr(value, "__array_interface__"):
+        return None
+    stats, digest = described_of(value) if value.dtype.kind in "biufc" else (None, None)
+    return Leaf("numpy.ndarray", dtype=value.dtype.name, shape=tuple(value.shape), stats=stats, hash=digest)
 
 
 def _bound(value: Any) -> Any:

@@ -63,7 +63,16 @@ def test_mix_has_the_content_of_release_8_3_3(name: str, mixed: dict[str, Any]) 
     if name.startswith("Primitive.") and name.endswith(".backward"):
         # There the gradients of a primitive's inputs stand as they came: the last first, none without.
         ours, theirs = _sorted(ours), _sorted(theirs)
-    assert ours == _close(theirs)
+    assert _without_makers(ours) == _close(theirs)
+
+
+def _without_makers(node: Any) -> Any:
+    """The release does not say who made a tensor."""
+    if isinstance(node, list):
+        return [_without_makers(item) for item in node]
+    if isinstance(node, dict):
+        return {key: _without_makers(item) for key, item in node.items() if key not in ("from", "hash")}
+    return node
 
 
 def _sorted(record: dict[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,21 @@ def _own(found: dict[str, Any]) -> dict[str, Any]:
     return {name: item for name, item in found.items() if "stop_gradient" not in name}
 
 
+def _assert_equal(ours: Any, theirs: Any) -> None:
+    """Everything is equal; but the maker of a value may be unknown where it was computed again."""
+    if isinstance(ours, dict):
+        unknown = {"from"} - (ours.keys() & theirs.keys())
+        assert ours.keys() - unknown == theirs.keys() - unknown
+        for key in ours.keys() - unknown:
+            _assert_equal(ours[key], theirs[key])
+    elif isinstance(ours, (list, tuple)):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            _assert_equal(one, other)
+    else:
+        assert ours == theirs
+
+
 @pytest.mark.parametrize("early", [False, True], ids=["stop after backward", "stop before it"])
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
 @pytest.mark.parametrize("way", WAYS)
@@ -90,7 +105,7 @@ def test_a_recomputed_block_is_recorded_as_any_other(
     plain = recorded(probe, numbered(Blocks(called)), level, early)
     other = Probe(tmp_path_factory.mktemp("recomputed"))
     again = recorded(other, numbered(WAYS[way]()), level, early)
-    assert again == plain
+    _assert_equal(again, plain)
     assert [name for name in again[0] if "forward" in name] == [
         name for name in plain[0] if "forward" in name
     ]

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from msprobe.kernels import described_of
+
 pytest.importorskip("mindtorch", reason="MSAdapter is not installed here")
 
 SAMPLE = """
@@ -157,6 +159,7 @@ def test_the_head_and_the_leaves(ran: Path) -> None:
         "Min": float(array.min()),
         "Mean": pytest.approx(wide.mean(), rel=1e-6),
         "Norm": pytest.approx(np.linalg.norm(wide), rel=1e-6),
+        "hash": described_of(array)[1],
         "data_name": "Functional.relu.0.forward.output.0.npy",
     }
 

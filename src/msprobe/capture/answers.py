@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,17 @@ from msprobe.adapter import Adapter, Replay, Want
 from msprobe.analyse import stability
 from msprobe.analyse.preheat import Preheat, Sample
 from msprobe.analyse.stability import Difference
+from msprobe.capture.second_verdict import (
+    NOISES,
+    REFERENCES,
+    Numbers,
+    Verdict,
+    judge_noise,
+    judge_reference,
+    worst,
+)
 from msprobe.config import FreeBenchmark
+from msprobe.metrics.rounding import ERROR, PASS, PRECISIONS
 from msprobe.name import CallName
 from msprobe.replay import tensors_of
 from msprobe.store.dtypes import Array
@@ -39,11 +49,30 @@ class Finding(NamedTuple):
     shape: str
 
 
+class Second(NamedTuple):
+    """What is known of the second call beside its answers."""
+
+    change: float = 0.0  # of the tensor that was perturbed, beside its size
+    summands: int = 1  # numbers that may have been added up for one of an answer
+    dtypes: frozenset[str] = frozenset()  # of the first call's tensors
+    noisy: Callable[[float], list[Answer]] | None = None  # the answers if inputs change by that much
+
+
+_UNKNOWN = Second()
+
+
 class _Values(NamedTuple):
-    """The numbers of a tensor and what they are called."""
+    """The numbers of a tensor in a row, what they are called, and the shape of the tensor."""
 
     array: Array
     dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def shaped(self) -> Numbers:
+        """In the shape of the tensor; complex numbers have one dimension more."""
+        whole = self.array.size == math.prod(self.shape)
+        return Numbers(self.array.reshape(self.shape if whole else (*self.shape, 2)), self.dtype)
 
 
 def answers_of(output: Any, changed: Any, replay: Replay) -> list[Answer]:
@@ -72,24 +101,61 @@ class Judge:
         learns = section.if_preheat and section.pert_mode not in ("no_change", "to_cpu")
         self.preheat = Preheat(section.preheat_step, section.max_sample) if learns else None
 
-    def findings(
-        self, name: CallName, original: list[Answer], second: list[Answer], host: list[Answer] | None = None
-    ) -> list[Finding]:
-        """What is further apart than it may be; `host`: the answers of a sampled call on the host."""
+    def judge(
+        self,
+        name: CallName,
+        original: list[Answer],
+        again: list[Answer],
+        host: list[Answer] | None = None,
+        second: Second = _UNKNOWN,
+    ) -> tuple[list[Finding], Verdict]:
+        """What is further apart than the specified rule allows, and the verdict on the call.
+
+        `host`: the answers of a sampled call on the host.
+        """
         found: list[Finding] = []
         samples: list[Sample] = []
-        for index, (one, other) in enumerate(zip(original, second, strict=False)):
+        verdicts: list[Verdict] = []
+        for index, (one, other) in enumerate(zip(original, again, strict=False)):
             values = self._values(one.value), self._values(other.value)
             difference = self._difference(name, *values)
-            if difference is None:
+            if difference is None or values[0] is None or values[1] is None:
                 continue
+            verdicts.append(self._verdict(name, values[0], values[1], difference, index, second))
             if host is not None and index < len(host):
                 samples += self._sample(values[0], self._values(host[index].value), difference)
             if not difference.consistent:
                 found.append(Finding(one.place, difference, *self._kind(one.value)))
         if host is not None and self.preheat is not None:
             self.preheat.note(name.owner, samples)
-        return found
+        return found, worst(verdicts)
+
+    def _verdict(
+        self, name: CallName, one: _Values, other: _Values, by_rule: Difference, index: int, second: Second
+    ) -> Verdict:
+        mode = self._section.pert_mode
+        if by_rule.remark == stability.SHAPE:
+            return Verdict(ERROR, "The shape changes.")
+        if mode in NOISES:
+            limit = self._limit(name, one.dtype)
+            return judge_noise(one.shaped, other.shaped, limit, second.change, by_rule)
+        dtype = self._computes_in(one.dtype, second)
+        if mode not in REFERENCES or dtype not in PRECISIONS:
+            return Verdict(PASS if by_rule.consistent else ERROR)
+
+        def noisy() -> Numbers | None:
+            if second.noisy is None:
+                return None
+            values = self._values(second.noisy(2 * PRECISIONS[dtype].unit)[index].value)
+            return None if values is None else values.shaped
+
+        return judge_reference(one.shaped, other.shaped, dtype, second.summands, noisy)
+
+    def _computes_in(self, dtype: str, second: Second) -> str:
+        """The coarsest dtype of a call's floating-point tensors and of its answer."""
+        known = [name for name in {dtype, *second.dtypes} if name in PRECISIONS]
+        coarsest = max(known, key=lambda name: PRECISIONS[name].unit, default=dtype)
+        return coarsest if dtype in PRECISIONS else dtype
 
     def _difference(self, name: CallName, one: _Values | None, other: _Values | None) -> Difference | None:
         if one is None or other is None:
@@ -116,14 +182,15 @@ class Judge:
             parts = [part for part in map(self._read, value) if part is not None]
             if len(parts) < 2:
                 return parts[0] if parts else None
-            return _Values(sum((part.array for part in parts[1:]), parts[0].array), parts[0].dtype)
+            total = sum((part.array for part in parts[1:]), parts[0].array)
+            return parts[0]._replace(array=total)
         if self._replay.is_tensor(value):
             return self._read(value)
-        return _Values(np.array([value]), type(value).__name__)
+        return _Values(np.array([value]), type(value).__name__, (1,))
 
     def _read(self, tensor: Any) -> _Values | None:
         data = self._replay.snapshot(tensor)
-        return None if data is None else _Values(stability.values_of(data), data.dtype)
+        return None if data is None else _Values(stability.values_of(data), data.dtype, data.shape)
 
     def _kind(self, value: Any) -> tuple[str, str]:
         """dtype and shape as recordings write them."""

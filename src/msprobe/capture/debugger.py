@@ -164,6 +164,8 @@ class Debugger:
         if isinstance(recorder, Recorder) and recorder.is_idle:
             return
         try:
+            if model is not None and isinstance(recorder, Recorder):
+                recorder.name_state(model)
             if self.config.level in ("L0", "mix") and isinstance(recorder, Recorder):
                 self._undo.append(self._adapter.watch(model, recorder))
             if self.config.level in ("L1", "mix"):
@@ -232,6 +234,7 @@ class Debugger:
             want=Want(checksum=mode == "md5", sketch=mode == "sketch"),
             saves=saves,
             with_parents=self.config.level in ("L0", "mix"),
+            with_buffers=self.config.task in ("statistics", "tensor"),
         )
 
     def _silence(self) -> None:

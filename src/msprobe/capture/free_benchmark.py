@@ -10,12 +10,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 from msprobe.adapter import Adapter, Api, Replay
-from msprobe.capture.answers import Answer, Finding, Judge, answers_of, shown
+from msprobe.capture.answers import Answer, Finding, Judge, Second, answers_of, shown
 from msprobe.capture.calls import Again, Counts, Guard, Mark, Thread
 from msprobe.capture.chosen import Chosen
 from msprobe.capture.second_gradients import SecondGradients
+from msprobe.capture.second_verdict import NOISES
 from msprobe.config import FreeBenchmark
 from msprobe.log import logger, set_rank
+from msprobe.metrics.rounding import CANNOT_TELL, ERROR, PASS
+from msprobe.metrics.summands import summands_of
 from msprobe.name import BACKWARD, FORWARD, CallName, call_owner
 from msprobe.perturb import PERTURBATIONS
 from msprobe.plural import counted
@@ -77,6 +80,7 @@ class Bench:
         self._troubles.folder = self._run.path
 
     def write(self, step: int, name: CallName, findings: list[Finding]) -> None:
+        """Write the rows of the specified rule."""
         rank = self.adapter.rank() or 0
         start = (rank, self.section.pert_mode, self.stage, step, str(name))
         rows = [
@@ -84,9 +88,19 @@ class Bench:
             for one in findings
         ]
         self._trying("write", self.table.append, rows)
+
+    def name(self, name: CallName, findings: list[Finding], reason: str) -> None:
+        """Name a call in the log, once for each API."""
         if name.owner not in self._warned:
             self._warned.add(name.owner)
-            logger().warning("%s", _sentence(name, self.section.pert_mode, findings[0]))
+            mode = self.section.pert_mode
+            about = _moved(findings[0]) if findings else ""
+            why = reason if reason else about
+            also = f" {about[0].upper()}{about[1:]}." if reason and about else ""
+            logger().warning(
+                "%s is not stable under %s: %s%s%s",
+                *(name, mode, why, "" if why.endswith(".") else ".", also),
+            )
 
     def tell(self, doing: str, name: CallName, error: BaseException) -> None:
         """Once for each API."""
@@ -108,14 +122,14 @@ class Bench:
         self._troubles.close()
 
 
-def _sentence(name: CallName, mode: str, finding: Finding) -> str:
+def _moved(finding: Finding) -> str:
+    """How far an answer moves, in the numbers of the specified rule."""
     difference = finding.difference
     what = difference.remark or f"its largest relative error is {difference.max_rel:.3g}"
     elements = counted(difference.size, "element")
     return (
-        f"{name} is not stable under {mode}: {what}; beyond the limit: {difference.beyond} of {elements} of "
-        f"a {finding.dtype} of shape {finding.shape or '()'}. Further calls of {name.owner} are only in "
-        f"{TABLE}."
+        f"{what}; beyond the limit of the specified rule: {difference.beyond} of {elements} of a "
+        f"{finding.dtype} of shape {finding.shape or '()'}"
     )
 
 
@@ -141,7 +155,9 @@ class Check:
         self._step = step
         self._counts = Counts()
         self._thread = Thread()
-        self._checked: Counter[bool] = Counter()  # how many calls, by whether they are stable
+        self._checked: Counter[str] = Counter()  # how many calls, by verdict
+        self._unknown: Counter[str] = Counter()  # why nothing can be told
+        self._with_rows = 0  # calls that the specified rule has rows of
         self._check = self._fix if bench.section.handler_type == "fix" else self._compare
         if bench.stage == BACKWARD:
             self._check = self._tap
@@ -185,19 +201,43 @@ class Check:
         original = self._answers(call.api, output, call.made.args)
         again = self._answers(call.api, second.run(), second.call.args)
         there = None if host is None else self._answers(call.api, host.run(), host.call.args)
-        self.report(call.name, original, again, there)
+
+        def noisy(size: float) -> list[Answer]:
+            third = second.with_noise(size)
+            return self._answers(call.api, third.run(), third.call.args)
+
+        about = self._about(call.made, second)._replace(noisy=noisy)
+        self.report(call.name, original, again, there, about)
+
+    def _about(self, made: Calling, second: SecondCall) -> Second:
+        """What a verdict needs to know of the two calls; it holds none of their tensors."""
+        replay = self._bench.replay
+        tensors = tensors_of((made.args, made.kwargs), replay.is_tensor)
+        summands = summands_of(map(replay.shape_of, tensors))
+        return Second(second.change, summands, frozenset(map(replay.dtype_of, tensors)))
 
     def _answers(self, api: Api, output: Any, inputs: Any) -> list[Answer]:
         replay = self._bench.replay
         return answers_of(replay.comparable(api, output), inputs[0] if inputs else None, replay)
 
     def report(
-        self, name: CallName, original: list[Answer], again: list[Answer], host: list[Answer] | None
+        self,
+        name: CallName,
+        original: list[Answer],
+        again: list[Answer],
+        host: list[Answer] | None,
+        second: Second,
     ) -> None:
-        findings = self._bench.judge.findings(name, original, again, host)
-        self._checked[not findings] += 1
+        """Judge the answers: rows by the specified rule, names in the log by what rounding explains."""
+        findings, verdict = self._bench.judge.judge(name, original, again, host, second)
+        self._checked[verdict.word] += 1
+        if verdict.word == CANNOT_TELL:
+            self._unknown[verdict.reason] += 1
         if findings:
+            self._with_rows += 1
             self._bench.write(self._step, name, findings)
+        if verdict.word == ERROR:
+            self._bench.name(name, findings, verdict.reason)
 
     def _fix(self, call: _Call) -> Any:
         in_place = call.api.in_place or call.made.kwargs.get("inplace") or "out" in call.made.kwargs
@@ -209,7 +249,7 @@ class Check:
         if second is None:
             return output
         fixed = self.safely("make again", call.name, self._exchanged, output, second, in_graph=True)
-        self._checked[fixed is not None] += 1
+        self._checked[ERROR if fixed is None else PASS] += 1
         return output if fixed is None else fixed
 
     def _exchanged(self, output: Any, second: SecondCall) -> Any:
@@ -227,10 +267,11 @@ class Check:
         begun: Any = None
         with self.guarded("follow", call.name):
             begun = adapter.begin_backward(inputs)
+        about = self.safely("prepare", call.name, self._about, call.made, second) or Second()
         output = call.run()
         with self.guarded("follow", call.name):
             outputs = tensors_of(output, replay.is_tensor) or inputs[:1]
-            sink = SecondGradients(self, replay, call.name.facing(BACKWARD), second, host, inputs)
+            sink = SecondGradients(self, replay, call.name.facing(BACKWARD), second, host, inputs, about)
             adapter.on_backward(begun, outputs, sink)
         return output
 
@@ -288,18 +329,25 @@ class Check:
 
     def tell_result(self, step: int) -> None:
         """Say how many calls were made again, and why the others were not."""
-        stable, moved = self._checked[True], self._checked[False]
+        stable, moved, unknown = (self._checked[word] for word in (PASS, ERROR, CANNOT_TELL))
         mode, others = self._bench.section.pert_mode, self.scope.left_out.items()
         done = "exchanged" if self._bench.section.handler_type == "fix" else "stable"
+        made = counted(stable + moved + unknown, "call")
         told = [
-            f"step {step}: free_benchmark made {counted(stable + moved, 'call')} again ({mode}): {stable} "
-            f"{done}, {moved} not."
+            f"step {step}: free_benchmark made {made} again ({mode}): {stable} {done}, {moved} not"
+            f"{f', {unknown} cannot be told' if unknown else ''}."
         ]
+        if unknown:
+            reason = self._unknown.most_common(1)[0][0]
+            told.append(f"{mode} cannot tell {counted(unknown, 'call')}: {reason.rstrip('.')}.")
+            if mode in NOISES:
+                told.append("Use improve_precision in half precision.")
         if others:
             reasons = "; ".join(f"{counted(count, 'call', 'are')} {reason}" for reason, count in others)
             told.append(f"Not made again: {reasons}.")
-        if moved:
-            told.append(f"See {self._bench.table.path}.")
+        if self._with_rows:
+            rows = counted(self._with_rows, "call")
+            told.append(f"The specified rule has rows of {rows}: see {self._bench.table.path}.")
         level = logging.INFO if stable + moved else logging.WARNING  # a check of nothing is no good news
         logger().log(level, "%s", " ".join(told))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msprobe.adapter import Adapter, Undo
+from msprobe.capture.makers import BEFORE_ALL
 from msprobe.name import PARAMETERS_GRAD, CallName
 from msprobe.record import Leaf, Record
 
@@ -39,17 +40,22 @@ class CallGradients:
         if self._wanted is None:
             self._begin()
         if self._wanted and self._recorder.scope.sides.output:
-            self._outputs[index] = self._leaf(gradient, f"output.{index}")
+            self._outputs[index] = self._leaf(gradient, f"output.{index}", BEFORE_ALL)
 
-    def _leaf(self, gradient: Any, slot: str) -> Leaf | None:
+    def _leaf(self, gradient: Any, slot: str, since: int | None = None) -> Leaf | None:
         if gradient is None:
             return None
-        return self._recorder.safely("record the gradients of", self._text, self._describe, gradient, slot)
+        recorder = self._recorder
+        return recorder.safely("record the gradients of", self._text, self._describe, gradient, slot, since)
 
-    def _describe(self, gradient: Any, slot: str) -> Leaf | None:
+    def _describe(self, gradient: Any, slot: str, since: int | None) -> Leaf | None:
+        """`since` is BEFORE_ALL for what comes out: a gradient that only passes keeps its maker.
+
+        The hook of a module sees at one node what came in after the call inside it has seen what went out.
+        """
         if callable(gradient):
             gradient = gradient()
-        return None if gradient is None else self._recorder.describe(gradient, self._text, slot)
+        return None if gradient is None else self._recorder.describe(gradient, self._text, slot, since)
 
     def _begin(self) -> None:
         if not self._recorder.closed:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from msprobe.record import Leaf
+
+UNKNOWN = -1  # the moment of a tensor without a maker
 
 _MANY = 50_000
 
@@ -14,12 +16,16 @@ _MANY = 50_000
 class Seen:
     """A described tensor: its leaf, and the file that holds its content once it was saved."""
 
-    __slots__ = ("file", "leaf", "reference", "version")
+    __slots__ = ("file", "leaf", "moment", "reference", "version")
 
-    file: str | None
-    leaf: Leaf
-    reference: weakref.ref[Any]
-    version: Hashable
+    def __init__(
+        self, version: Hashable | None, leaf: Leaf, reference: Callable[[], Any] = lambda: None
+    ) -> None:
+        self.reference = reference  # weak, to the tensor; without one it is not found by its identity
+        self.version = version
+        self.leaf = leaf  # as the next call shows it: with its maker, once one is known
+        self.file: str | None = None
+        self.moment = UNKNOWN  # when its maker was noted, as capture.makers counts
 
 
 class Memo:
@@ -38,10 +44,8 @@ class Memo:
         if len(self._seen) > _MANY:
             everything = list(self._seen.items())  # in one go: other threads add to it meanwhile
             self._seen = {key: seen for key, seen in everything if seen.reference() is not None}
-        seen = Seen()
-        seen.reference, seen.version, seen.leaf, seen.file = weakref.ref(tensor), version, leaf, None
-        self._seen[id(tensor)] = seen  # whole, as other threads may find it at once
-        return seen
+        kept = self._seen[id(tensor)] = Seen(version, leaf, weakref.ref(tensor))
+        return kept
 
     def drop(self, tensor: Any) -> None:
         """It is not what it was, whatever its version says."""

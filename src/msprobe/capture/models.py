@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msprobe.errors import UsageError
@@ -17,6 +18,14 @@ def models_of(model: Any, kind: type, called: str) -> list[tuple[int | None, Any
         f"the model given to start() is {_described(model)}; it must be a {called} or a list or tuple of "
         "them."
     )
+
+
+def with_prefix(model: Any, kind: type) -> Iterator[tuple[str, Any]]:
+    """Each model with what the names of its parameters begin with; at level L1 there may be none."""
+    several = isinstance(model, (list, tuple))
+    for index, each in enumerate(model if several else [model]):
+        if isinstance(each, kind):
+            yield f"{index}." if several else "", each
 
 
 def _described(model: Any) -> str:

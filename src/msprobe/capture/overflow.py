@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from msprobe.adapter import Adapter, Api
 from msprobe.capture.calls import Call
@@ -32,22 +32,47 @@ _MOST_TOLD_ALONE = 100  # calls, of all verdicts, where there is no overflow.csv
 
 
 class _Thread(threading.local):
-    """Whether the call that begins in this thread changes its arguments."""
+    """Whether the call that begins in this thread changes its arguments, and its name if it overflowed."""
 
     def __init__(self) -> None:
         self.changes = False
+        self.overflowed = ""
+
+
+class Kernels(Protocol):
+    """Has a device dump the kernels of a call that overflowed."""
+
+    def prepare(self, args: Any, kwargs: Any) -> Any:
+        """Copy arguments that the call is about to change."""
+        ...
+
+    def dump(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Make the call again, on copies, while its kernels are dumped; no error leaves it."""
+        ...
+
+    def dump_gradients(self, name: str) -> None:
+        """Say how kernels of a backward call are dumped."""
+        ...
 
 
 class OverflowRecorder(Recorder):
     """Describes every call as any recorder does, judges it when it is complete, and keeps what overflowed."""
 
     def __init__(
-        self, adapter: Adapter, writer: FolderSink, scope: Scope, stacks: Stacks, plan: Plan, limit: Limit
+        self,
+        adapter: Adapter,
+        writer: FolderSink,
+        scope: Scope,
+        stacks: Stacks,
+        plan: Plan,
+        limit: Limit,
+        kernels: Kernels | None = None,
     ) -> None:
         super().__init__(adapter, writer, scope, stacks, plan._replace(saves=lambda name: False, fills=None))
         self._fills = plan.fills
         self._writer = writer
         self._limit = limit
+        self._kernels = kernels
         self._judge = Judge(adapter)
         self._judged = 0
         self._verdicts: Counter[str] = Counter()
@@ -71,10 +96,18 @@ class OverflowRecorder(Recorder):
             return function(*args, **kwargs)
         self._end_training()
         self._call.changes = _changes(api, kwargs)
+        self._call.overflowed = ""
+        arguments = args, kwargs
+        if self._kernels is not None and self._call.changes:
+            with self.guarded("copy the arguments of", api.name):
+                arguments = self._kernels.prepare(args, kwargs)
         try:
             output = super().around(api, function, args, kwargs)
         finally:
             self._call.changes = False
+        if self._kernels is not None and self._call.overflowed:
+            with self.guarded("dump the kernels of", self._call.overflowed):
+                self._kernels.dump(self._call.overflowed, function, *arguments)
         self._end_training()
         return output
 
@@ -100,8 +133,8 @@ class OverflowRecorder(Recorder):
 
     # --- tensors ---
 
-    def describe(self, tensor: Any, record: str, slot: str) -> Leaf:
-        held = self._judge.hold(super().describe(tensor, record, slot), tensor, slot)
+    def describe(self, tensor: Any, record: str, slot: str, since: int | None = None) -> Leaf:
+        held = self._judge.hold(super().describe(tensor, record, slot, since), tensor, slot)
         if self._call.changes and slot.startswith(_ARGUMENTS):
             held.copy = self._adapter.snapshot(tensor)
         elif record.endswith(PARAMETERS_GRAD):
@@ -164,6 +197,9 @@ class OverflowRecorder(Recorder):
                 return
             verdict = self._judge.verdict(record)
             if verdict is not None and self._keep(record):
+                self._call.overflowed = str(record.name) if record.name.direction == FORWARD else ""
+                if self._kernels is not None and record.name.direction != FORWARD:
+                    self._kernels.dump_gradients(str(record.name))
                 stack = record.stack or self._places.get(record.name.facing(FORWARD))
                 given, made = slots(given_to(record)), slots(made_by(record))
                 self._tell(Overflow(str(record.name), verdict, given, made, _called_at(stack)))
@@ -184,7 +220,9 @@ class OverflowRecorder(Recorder):
         is_producer, is_written = overflow.verdict == PRODUCER, self._is_noted(overflow)
         number = self._limit.count(overflow.verdict, self._writer.place if is_written else None)
         if self._is_told(overflow.verdict, is_written):
-            logger().warning("%s", _producer_told(overflow, number) if is_producer else _given_told(overflow))
+            sentence = _producer_told(overflow) if is_producer else _given_told(overflow)
+            numbered = overflow.verdict != PASSED_ON
+            logger().warning("%s", f"overflow {number}: {sentence}" if numbered else sentence)
 
     def _is_noted(self, overflow: Overflow) -> bool:
         if self._writer.is_open:
@@ -245,10 +283,10 @@ def _called_at(stack: Stack | None) -> str:
     return on_one_line(nearest_frames(stack.frames)[0]) if stack is not None and stack.frames else ""
 
 
-def _producer_told(overflow: Overflow, number: int) -> str:
+def _producer_told(overflow: Overflow) -> str:
     found = overflow.outputs or "finite numbers, while the overflow register was set"
     where = f"; called at {overflow.called_at}" if overflow.called_at else ""
-    return f"overflow {number}: {overflow.name} gave {found}, and its inputs were finite{where}"
+    return f"{overflow.name} gave {found}, and its inputs were finite{where}"
 
 
 def _given_told(overflow: Overflow) -> str:

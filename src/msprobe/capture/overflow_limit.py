@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from msprobe.capture.overflow_verdict import PRODUCER
+from msprobe.capture.overflow_verdict import ENTERED, PRODUCER
 from msprobe.errors import OverflowLimitReached
 
 
 class Limit:
     """How many overflows a run has met, and when that ends training. One for all recordings of a run."""
 
-    def __init__(self, most: int, verdicts: Collection[str] = (PRODUCER,)) -> None:
+    def __init__(self, most: int, verdicts: Collection[str] = (PRODUCER, ENTERED)) -> None:
         self._most = most  # -1: never
         self._verdicts = verdicts  # of the overflows that count
         self._place: object = None  # of the record of the last one, if it could be written

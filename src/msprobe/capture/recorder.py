@@ -11,16 +11,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from msprobe.adapter import Adapter, Api, Want
 from msprobe.capture.calls import Again, Call, Counts, Guard, Mark, Thread
+from msprobe.capture.descriptions import Descriptions
 from msprobe.capture.gradients import CallGradients, ParameterGradients
-from msprobe.capture.memo import Memo, Seen
+from msprobe.capture.memo import Seen
+from msprobe.capture.module_state import MODULE_STATE, ModuleState
 from msprobe.capture.scope import Scope
 from msprobe.capture.sink import RecordSink
 from msprobe.capture.stacks import Stacks
-from msprobe.kernels import statistics_of
 from msprobe.log import logger
 from msprobe.name import BACKWARD, CallName, call_owner, slot_name
 from msprobe.plural import counted
-from msprobe.record import Leaf, Record, Tree, filled, plain_leaf, tensors_in, walk
+from msprobe.record import Leaf, Record, Tree, array_leaf, filled, plain_leaf, tensors_in, walk
 from msprobe.store.tensors import file_name
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class Plan(NamedTuple):
     saves: Callable[[str], bool]  # is the content of the tensors of a record of this name saved too?
     with_parents: bool  # levels L0 and mix say which module a call ran in
     backward_like_forward: bool = False  # gradients stand in the fields that a forward call has
+    with_buffers: bool = False  # of modules: their state beside the parameters
     fills: Callable[[Leaf], bool] | None = None  # which leaves bring their content along to the sink
 
 
@@ -49,7 +51,7 @@ class Recorder:
         self._sink = sink
         self._stacks = stacks
         self.plan = plan
-        self._memo = Memo()
+        self._descriptions = Descriptions(adapter, plan.want)
         self._counts = Counts()
         self._thread = Thread()
         self._lock = threading.RLock()
@@ -94,7 +96,7 @@ class Recorder:
     def _arrived(self, call: Call, results: list[Any]) -> None:
         """A communication is complete; that it wrote into its arguments is not counted as a change."""
         for tensor in tensors_in(results, self._adapter.is_tensor):
-            self._memo.drop(tensor)
+            self._descriptions.drop(tensor)
         self._end(call, results)
 
     def _begin(self, name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -103,10 +105,8 @@ class Recorder:
         tapped = self.scope.expects_backward(name) and self._adapter.differentiates()
         if not recorded and not tapped:
             return Call(name, text, False)
-        call = self.safely(
-            "record the inputs of", text, self._begun, name, text, recorded, tapped, args, kwargs
-        )
-        return call or Call(name, text, False)
+        given = name, text, recorded, tapped, args, kwargs
+        return self.safely("record the inputs of", text, self._begun, *given) or Call(name, text, False)
 
     def _begun(
         self,
@@ -118,6 +118,7 @@ class Recorder:
         kwargs: dict[str, Any],
     ) -> Call:
         place = self._stacks.here()
+        since = self._descriptions.moment
         fields: dict[str, Any] = {}
         tensors: list[Any] = []
         if recorded and self.scope.sides.input:
@@ -128,7 +129,8 @@ class Recorder:
             tensors = tensors_in([args, kwargs], self._adapter.is_tensor)
         begun = self._adapter.begin_backward(tensors) if tapped else None
         modules = self._thread.modules
-        return Call(name, text, recorded, tapped, place, modules[-1] if modules else None, fields, begun)
+        around = modules[-1] if modules else None
+        return Call(name, text, recorded, tapped, place, around, fields, begun, since)
 
     def _end(self, call: Call, output: Any, changed: Any = None) -> None:
         """`changed`: what an in-place call changed, which is its output where it returns nothing."""
@@ -141,6 +143,8 @@ class Recorder:
         )
         if call.recorded:
             self._emit(call, self._finished(call, results, tensors))
+            if changed is not None:
+                self._descriptions.note_changed(call.text, changed, tensors)
         if call.tapped:
             outputs = tensors or tensors_in([results, changed], self._adapter.is_tensor)
             if outputs:
@@ -150,15 +154,12 @@ class Recorder:
     def _finished(self, call: Call, results: Sequence[Any], tensors: list[Any]) -> dict[str, Any]:
         """The fields of a record, in the order of the file format."""
         fields = dict(call.fields or {})
-        parameters = fields.pop("parameters", None)
-        if parameters is None:
-            fields |= self._remark(self._thread.counts is not None)
+        state = {key: fields.pop(key) for key in MODULE_STATE if key in fields}
+        remark = self._remark(self._thread.counts is not None)
+        fields |= {} if state else remark
         if self.scope.sides.output:
-            fields["output"] = self._trees(results, call.text, "output", tensors)
-        if parameters is not None:
-            fields["parameters"] = parameters
-            fields |= self._remark(self._thread.counts is not None)
-        return fields
+            fields["output"] = self._trees(results, call.text, "output", tensors, since=call.since)
+        return {**fields, **state, **remark} if state else fields
 
     def _remark(self, again: bool) -> dict[str, bool]:
         return {"is_recompute": again} if self._adapter.marks_recompute else {}
@@ -197,15 +198,17 @@ class Recorder:
         if around is not None:
             call = call._replace(parent=around)
         if call.recorded and call.fields is not None:
+            state = ModuleState(self._adapter, self.describe, module, call.text)
             with self.guarded("record the parameters of", call.text):
-                parameters = self._adapter.parameters(module)
-                call.fields["parameters"] = {
-                    name: self.describe(value, call.text, f"parameters.{name}") for name, value in parameters
-                }
+                call.fields.update(state.before(self.plan.with_buffers and self.scope.sides.input))
+            call = call._replace(state=state)
         return call
 
     def end(self, call: Call, module: Any, output: Any) -> None:
         if call.recorded or call.tapped:
+            if call.state is not None and call.fields is not None:
+                with self.guarded("record the buffers of", call.text):
+                    call.fields.update(call.state.after(call.since))
             self._end(call, output)
             if call.tapped:
                 self._await_parameters(call.name, module)
@@ -254,16 +257,16 @@ class Recorder:
 
     # --- shared by calls, modules and gradients ---
 
-    def describe(self, tensor: Any, record: str, slot: str) -> Leaf:
-        """The leaf of a tensor; its content is saved too where the plan says so."""
-        version = self._adapter.version_of(tensor)
-        seen = self._memo.find(tensor, version) if version is not None else None
-        if seen is None:
-            leaf = self._adapter.describe(tensor, self.plan.want)
-            if version is not None:
-                seen = self._memo.keep(tensor, version, leaf)
-        else:
-            leaf = seen.leaf
+    def name_state(self, models: Any) -> None:
+        with self.guarded("name the parameters of the model"):
+            self._descriptions.name_state(models)
+
+    def describe(self, tensor: Any, record: str, slot: str, since: int | None = None) -> Leaf:
+        """The leaf of a tensor; its content is saved too where the plan says so.
+
+        `since`: when the call began that it came out of, as Descriptions counts; None for what went in.
+        """
+        leaf, seen = self._descriptions.of(tensor, record, slot, since)
         if self.plan.fills is not None:
             return filled(leaf, self._adapter.snapshot(tensor)) if self.plan.fills(leaf) else leaf
         tensors = self._sink.tensors
@@ -307,7 +310,7 @@ class Recorder:
         """stop(): no more calls; gradients of the calls so far may still come."""
         self.listening = False
         self._thread = Thread()  # modules that are still running end unseen
-        self._memo.forget()
+        self._descriptions.forget()
         self.settle()
 
     def close(self) -> None:
@@ -352,26 +355,30 @@ class Recorder:
         word: str,
         tensors: list[Any],
         keys: Iterable[str] | None = None,
+        since: int | None = None,
     ) -> list[Tree]:
-        """What was seen in each value, at the slots `word.0`, `word.1` or `word.key`; notes the tensors."""
+        """What was seen in each value, at the slots `word.0`, `word.1` or `word.key`; notes the tensors.
+
+        `since`: when the call began, of what came out of it.
+        """
         is_tensor = self._adapter.is_tensor
         trees: list[Tree] = []
         for value, key in zip(values, itertools.count() if keys is None else keys, strict=False):
             if is_tensor(value):
                 tensors.append(value)
-                trees.append(self.describe(value, record, f"{word}.{key}"))
+                trees.append(self.describe(value, record, f"{word}.{key}", since))
             else:
-                trees.append(walk(value, self._seeing(record, tensors), f"{word}.{key}"))
+                trees.append(walk(value, self._seeing(record, tensors, since), f"{word}.{key}"))
         return trees
 
-    def _seeing(self, record: str, tensors: list[Any]) -> Callable[[Any, str], Tree]:
+    def _seeing(self, record: str, tensors: list[Any], since: int | None) -> Callable[[Any, str], Tree]:
         adapter = self._adapter
 
         def see(value: Any, slot: str) -> Tree:
             if adapter.is_tensor(value):
                 tensors.append(value)
-                return self.describe(value, record, slot)
-            leaf = plain_leaf(value) or adapter.describe_other(value) or _array(value)
+                return self.describe(value, record, slot, since)
+            leaf = plain_leaf(value) or adapter.describe_other(value) or array_leaf(value)
             parts = adapter.parts_of(value) if leaf is None else None
             if parts is None:
                 return leaf
@@ -390,11 +397,3 @@ class Recorder:
         if call.parent is None or not self.plan.with_parents:
             return None
         return str(call.parent.name.facing(BACKWARD))
-
-
-def _array(value: Any) -> Leaf | None:
-    """A numpy array among the arguments; one that holds no numbers has no statistics."""
-    if type(value).__module__ != "numpy" or not hasattr(value, "__array_interface__"):
-        return None
-    stats = statistics_of(value) if value.dtype.kind in "biufc" else None
-    return Leaf("numpy.ndarray", dtype=value.dtype.name, shape=tuple(value.shape), stats=stats)

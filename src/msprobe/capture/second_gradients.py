@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from msprobe.adapter import Replay
-from msprobe.capture.answers import Answer
+from msprobe.capture.answers import Answer, Second
 from msprobe.name import CallName
-from msprobe.replay import SecondCall
+from msprobe.replay import RAISED, SecondCall, noisy_tensor
 
 
 class _Check(Protocol):
@@ -17,7 +17,12 @@ class _Check(Protocol):
     def safely(self, doing: str, name: CallName, work: Any, *args: Any) -> Any: ...
 
     def report(
-        self, name: CallName, original: list[Answer], again: list[Answer], host: list[Answer] | None
+        self,
+        name: CallName,
+        original: list[Answer],
+        again: list[Answer],
+        host: list[Answer] | None,
+        second: Second,
     ) -> None: ...
 
 
@@ -35,12 +40,14 @@ class SecondGradients:
         second: SecondCall,
         host: SecondCall | None,
         inputs: Sequence[Any],
+        about: Second,
     ) -> None:
         self._check = check
         self._replay = replay
         self._name = name
         self._second = second
         self._host = host
+        self._about = about
         # The same tensor may come twice, as in x * x: then only the sum of its gradients is sure to be known.
         first: dict[int, int] = {}
         self._first_place = [first.setdefault(id(tensor), place) for place, tensor in enumerate(inputs)]
@@ -77,11 +84,29 @@ class SecondGradients:
             again = self._back(self._second, groups)
             host = None if self._host is None else self._answers(groups, self._back(self._host, groups))
             original = self._answers(groups, self._of_inputs)
-            self._check.report(self._name, original, self._answers(groups, again), host)
 
-    def _back(self, second: SecondCall, groups: Sequence[Sequence[int]]) -> dict[int, list[Any]]:
+            def noisy(size: float) -> list[Answer]:
+                given = {
+                    index: noisy_tensor(self._replay, self._raised(gradient), size)
+                    for index, gradient in self._of_outputs.items()
+                }
+                return self._answers(groups, self._back(self._second.with_noise(size), groups, given))
+
+            about = self._about._replace(noisy=noisy)
+            self._check.report(self._name, original, self._answers(groups, again), host, about)
+
+    def _raised(self, gradient: Any) -> Any:
+        """In float32, where half precision would lose the noise."""
+        return self._replay.moved(gradient, RAISED.get(self._replay.dtype_of(gradient)))
+
+    def _back(
+        self,
+        second: SecondCall,
+        groups: Sequence[Sequence[int]],
+        given: Mapping[int, Any] | None = None,
+    ) -> dict[int, list[Any]]:
         places = [place for group in groups for place in group]
-        found = zip(places, second.gradients(places, self._of_outputs), strict=True)
+        found = zip(places, second.gradients(places, given or self._of_outputs), strict=True)
         return {place: [] if gradient is None else [gradient] for place, gradient in found}
 
     def _answers(self, groups: Sequence[Sequence[int]], shares: Mapping[int, list[Any]]) -> list[Answer]:

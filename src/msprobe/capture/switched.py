@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msprobe.capture.overflow import OverflowRecorder
+from msprobe.capture.overflow import Kernels, OverflowRecorder
 from msprobe.capture.overflow_limit import Limit
 from msprobe.capture.overflow_verdict import VERDICTS
 from msprobe.capture.recorder import Recorder
@@ -24,19 +24,23 @@ class Switched(GuardedSink, Task):
 
     saves_tensors = False
 
-    def __init__(self, folder: Path, most: int | None = None) -> None:
-        """`most`: only calls that overflow are written, and so many of them end training."""
+    def __init__(self, folder: Path, most: int | None = None, kernels: Kernels | None = None) -> None:
+        """`most`: only calls that overflow are written, and so many of them end training.
+
+        `kernels`: dumps the kernels of these calls.
+        """
         super().__init__(folder)
+        self._kernels = kernels
         self.limit = None if most is None else Limit(most, VERDICTS)
 
     def recorder(self, opening: Opening) -> Recorder:
-        plan = opening.plan._replace(fills=self.wants)
+        plan = opening.plan._replace(fills=self.wants, with_buffers=False)
         parts = (opening.adapter, self, opening.scope, opening.stacks, plan)
         if self.limit is None:
             self._recorder = Recorder(*parts)
         else:
             tell_how_overflows_are_found(opening.adapter)
-            self._recorder = OverflowRecorder(*parts, self.limit)
+            self._recorder = OverflowRecorder(*parts, self.limit, self._kernels)
         self._stacks = opening.stacks
         opening.scope.shut(_OFF)
         return self._recorder

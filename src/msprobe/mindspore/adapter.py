@@ -9,13 +9,14 @@ from typing import Any
 from mindspore import Tensor
 from mindspore.communication import GlobalComm, get_local_rank, get_rank
 
-from msprobe.adapter import Api, Around, ModuleWatch, Region, Undo
+from msprobe.adapter import Api, Around, Extent, ModuleWatch, Region, Undo
 from msprobe.capture.patch import CustomApis, Place, Shared, replace_places, together
 from msprobe.mindspore import apis, cells, describe, gradients
 from msprobe.mindspore.framework import SHOWS_NODES, executor, no_grad, raise_late_errors
 from msprobe.mindspore.intercept import Interception
 from msprobe.mindspore.output_gradients import OutputGradients
 from msprobe.mindspore.recompute import watch_recompute
+from msprobe.record import Leaf
 
 
 class MindSporeAdapter:
@@ -42,6 +43,7 @@ class MindSporeAdapter:
         self.on_gradient = self._gradients.of_leaf
         self.settle = self._gradients.settle  # asked for at stop() and step()
         self.parameters = kind.parameters
+        self.named_state = functools.partial(cells.named_state, kind=kind)
         self.on_model_call = functools.partial(cells.on_model_call, kind=kind)
         self.models_of = functools.partial(cells.models_of, kind=kind)
 
@@ -57,6 +59,18 @@ class MindSporeAdapter:
 
     def version_of(self, tensor: Tensor) -> Hashable | None:
         return None  # MindSpore counts changes, and tells nobody
+
+    def memory_of(self, tensor: Tensor) -> Any:
+        return tensor  # which memory it shares is not asked, because that waits for the device
+
+    def extent_of(self, tensor: Any, version: Hashable | None, leaf: Leaf) -> Extent:
+        return Extent(0, 1, None, None)
+
+    def buffers(self, module: Any) -> Iterable[tuple[str, Any, int]]:
+        return ()  # running statistics are parameters
+
+    def gradient_of(self, parameter: Any) -> Any:
+        return None  # an optimizer is handed gradients, and no parameter holds one
 
     def differentiates(self) -> bool:
         return bool(executor.requires_grad() and executor.enable_grad())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mindspore import nn, ops
 
-from msprobe.adapter import Api, Around, ModuleWatch, Undo
+from msprobe.adapter import Api, Around, ModuleWatch, State, Undo
 from msprobe.capture import models
 from msprobe.capture.patch import Shared, replace, together
 from msprobe.mindspore.framework import executor, raise_late_errors
@@ -55,6 +55,16 @@ def _children(model: Any, kind: Kind) -> Iterator[tuple[str, Any]]:
         for path, cell in kind.tree(root):
             if path and not is_machinery(cell):
                 yield module_owner(path, type(cell).__name__, prefix=kind.prefix, index=index), cell
+
+
+def named_state(model: Any, kind: Kind = CELLS) -> Iterator[State]:
+    """The parameters of a model, or of several; running statistics are parameters to MindSpore."""
+    for before, root in models.with_prefix(model, kind.plain):
+        for path, cell in kind.tree(root):
+            around = f"{before}{path}." if path else before
+            for name, parameter in kind.parameters(cell):
+                if parameter is not None:
+                    yield State("parameter", f"{around}{name}", parameter, tuple(parameter.shape))
 
 
 def watch_cells(model: Any, watch: ModuleWatch, kind: Kind = CELLS) -> Undo:

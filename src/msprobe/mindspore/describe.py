@@ -14,7 +14,7 @@ from mindspore._c_expression import typing
 from msprobe import kernels
 from msprobe.adapter import Want
 from msprobe.kernels import Statistics
-from msprobe.record import Leaf
+from msprobe.record import Leaf, number_type
 from msprobe.store.dtypes import DTYPES, Array
 from msprobe.store.tensor_file import TensorData
 
@@ -62,15 +62,26 @@ def describe(tensor: Tensor, want: Want) -> Leaf:
 
 def leaf_of(array: Array, dtype: str, shape: tuple[int, ...], want: Want) -> Leaf:
     """Describe the values of a tensor."""
+    stats, digest = kernels.described_of(array)
     return Leaf(
         TENSOR,
         None,
         dtype,
         shape,
-        _of_scalar(array.item()) if not shape else kernels.statistics_of(array),
+        stats if shape else _of_scalar(array.item()),
         None,
-        kernels.checksum(_bytes(array)) if want.checksum else None,
+        kernels.checksum_of_parts(map(_bytes, kernels.pieces_of(array))) if want.checksum else None,
         kernels.sketch_of(array) if want.sketch else None,
+        hash=digest if number_type(dtype) == array.dtype.name else _narrow_hash(array, dtype),
+    )
+
+
+def _narrow_hash(array: Array, dtype: str) -> str | None:
+    """The hash of the bits that a tensor has; None where the array, which is wider, does not show them."""
+    if (dtype, array.dtype.name) != ("BFloat16", "float32"):
+        return None
+    return kernels.hash_of_parts(
+        (piece.view(np.uint32) >> 16).astype(np.uint16) for piece in kernels.pieces_of(array)
     )
 
 
@@ -105,8 +116,8 @@ def _of_scalar(value: Any) -> Statistics:
     return Statistics(*(shown,) * 4, nan=int(size != size), inf=int(size == math.inf))
 
 
-def _bytes(array: Array) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def _bytes(piece: Array) -> memoryview:
+    return piece.view(np.uint8).data
 
 
 def describe_other(value: Any) -> Leaf | None:

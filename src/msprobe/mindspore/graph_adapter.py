@@ -71,6 +71,9 @@ class GraphAdapter(MindSporeAdapter):
     def watch(self, models: Any, watch: ModuleWatch) -> Undo:
         return self._arrivals.listen(watch)
 
+    def memory_of(self, tensor: Any) -> Any:
+        return None  # what a tap hands over is a copy: nothing says whose output it was
+
     def _describe(self, tensor: Values, want: Want) -> Leaf:
         if tensor.array is None:
             return Leaf(TENSOR, extra={"dtype": tensor.dtype})

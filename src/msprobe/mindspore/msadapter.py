@@ -53,5 +53,11 @@ class MSAdapter(MindSporeAdapter):
             )
         )
 
+    def buffers(self, module: Any) -> Iterable[tuple[str, Any, int]]:
+        return ((name, buffer, buffer.numel()) for name, buffer in module.named_buffers(recurse=False))
+
+    def gradient_of(self, parameter: Any) -> Any:
+        return parameter.grad
+
     def places(self) -> Iterable[Place]:
         return msadapter_apis.places(_torch)

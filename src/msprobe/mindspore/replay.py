@@ -80,6 +80,9 @@ class MindSporeReplay:
             return TensorData(halves.astype(np.uint16).data, "bfloat16", data.shape)
         return data
 
+    def shape_of(self, tensor: Any) -> tuple[int, ...]:
+        return tuple(tensor.shape)
+
     def make(self, data: TensorData, device: str = "cpu") -> Tensor:
         made = Tensor(as_float(bits_of(data), data.dtype).reshape(data.shape).copy())
         return _cast(made, getattr(mindspore, data.dtype))

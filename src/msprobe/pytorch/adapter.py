@@ -21,7 +21,7 @@ from msprobe.pytorch.distributed import Transfers, parts_of_p2p
 from msprobe.pytorch.exchange import exchange
 from msprobe.pytorch.intercept import Interception
 from msprobe.pytorch.npu import overflow_flag
-from msprobe.pytorch.versions import SEEN_DOORS, UNSEEN_DOORS, Versions
+from msprobe.pytorch.versions import SEEN_DOORS, UNSEEN_DOORS, Versions, extent_of, memory_of
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import TensorData
 
@@ -62,8 +62,13 @@ class TorchAdapter:
         self.pending = self._described.waiting.__len__
         self.settle = self._described.settle
         self.version_of = self._versions.of
+        self.memory_of = memory_of
+        self.extent_of = extent_of
         self.begin_backward = autograd.Begun
         self.parameters = modules.parameters
+        self.buffers = modules.buffers
+        self.named_state = modules.named_state
+        self.gradient_of = modules.gradient_of
         self.on_model_call = modules.on_model_call
         self.on_completion = self._transfers.expect
         self.counted_rank = self.rank
@@ -72,7 +77,7 @@ class TorchAdapter:
     def describe(self, tensor: Tensor, want: Want) -> Leaf:
         leaf = self._described.leaf(tensor, want)
         if self._transfers.is_under_way:
-            return leaf._replace(stats=None, checksum=None, sketch=None)
+            return leaf._replace(stats=None, checksum=None, sketch=None, hash=None)
         return leaf
 
     def parts_of(self, value: Any) -> dict[str, Any] | None:

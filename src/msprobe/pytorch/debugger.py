@@ -15,7 +15,7 @@ from msprobe.config import Config, Scene, Tensor
 from msprobe.errors import UsageError
 from msprobe.pytorch.adapter import TorchAdapter
 from msprobe.pytorch.dataloader import follow_dataloader
-from msprobe.pytorch.kernel_dump import KernelDump
+from msprobe.pytorch.kernel_dump import CallKernels, KernelDump
 from msprobe.pytorch.modules import models_of
 from msprobe.pytorch.replay import TorchReplay
 from msprobe.pytorch.seeds import remove_dropout, seed_all
@@ -52,6 +52,11 @@ class TorchDebugger(Debugger):
     def of_task(cls, task: Task) -> TorchDebugger:
         """One that follows the calls for a task of another package, and changes nothing in training."""
         return cls(Config(dump_path=".", rm_dropout=False), task=task)
+
+    @staticmethod
+    def call_kernels(acl_config: str, refusal: str) -> CallKernels:
+        """What has torch_npu dump the kernels of single calls; without it a HardwareError says `refusal`."""
+        return CallKernels(acl_config, refusal)
 
     @classmethod
     def of_kernels(cls, call: str, acl_config: str, backward_input: Sequence[str] = ()) -> TorchDebugger:

@@ -6,7 +6,6 @@ import ctypes
 import math
 import zlib
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import torch
@@ -14,40 +13,24 @@ from torch import Tensor
 
 from msprobe import kernels
 from msprobe.adapter import Want
-from msprobe.kernels import KIND_OF_DTYPE, Statistics
+from msprobe.kernels import Statistics
+from msprobe.kernels_hash import NOTHING, digits, part_at
+from msprobe.kernels_layout import PIECE, stored
+from msprobe.pytorch import on_device, pieces
 from msprobe.pytorch.autograd import Untracked
+from msprobe.pytorch.on_device import Numbers
+from msprobe.pytorch.pieces import KINDS, WIDER, data_ptr, memory
 from msprobe.pytorch.versions import _NEAR, _PLAIN
 from msprobe.record import Deferred, Leaf
 from msprobe.store.tensor_file import TensorData
 
-# How the elements of a dtype lie in memory, for the kernels; not every release of torch has each of them.
-_KINDS = {getattr(torch, name): kind for name, kind in KIND_OF_DTYPE.items() if hasattr(torch, name)}
-# What a rarer dtype is widened to. One in neither table (float4, packed bits) has no values to speak of.
-_WIDER = {
-    getattr(torch, name): wide
-    for wide, names in {
-        torch.complex64: ("complex32", "complex64"),
-        torch.complex128: ("complex128",),
-        torch.float32: (
-            "float8_e4m3fn",
-            "float8_e4m3fnuz",
-            "float8_e5m2",
-            "float8_e5m2fnuz",
-            "float8_e8m0fnu",
-        ),
-    }.items()
-    for name in names
-    if hasattr(torch, name)
-}
 _DTYPES = {value: str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)}
-_UINT64 = getattr(torch, "uint64", None)
-_WIDE_UNSIGNED = frozenset(getattr(torch, name) for name in ("uint16", "uint32") if hasattr(torch, name))
-_TOP_BIT = -(2**63)
 _TENSOR = "torch.Tensor"
 _UNKNOWN = Statistics(None, None, None, None)
-_MOST_DENSE = 1 << 28  # bytes; a sparse tensor that would take more has statistics only
+_MOST_COPIED = 1 << 24  # bytes; a tensor that can only be described from a larger copy has less to tell
+_MOST_DENSE = 1 << 28  # bytes; a sparse tensor that would take more is not saved
+_PER_TENSOR = (torch.per_tensor_affine, torch.per_tensor_symmetric)
 
-_data_ptr = Tensor.data_ptr  # as it is while nobody watches who asks for the memory
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
@@ -55,22 +38,22 @@ class Described:
     """The descriptions of one recorder; those that wait on a device are fetched together."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Deferred, Tensor, torch.dtype]] = []
+        self.waiting: list[tuple[Deferred, Numbers]] = []
 
     def leaf(self, tensor: Tensor, want: Want) -> Leaf:
         """Describe a tensor; the common kind on a short way, because this is done for every tensor."""
-        kind = _KINDS.get(tensor.dtype)
+        kind = KINDS.get(tensor.dtype)
         if kind is not None and type(tensor) in _PLAIN:
             try:
                 if tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg():
-                    address, shape = _data_ptr(tensor), tuple(tensor.shape)
+                    address, shape = data_ptr(tensor), tuple(tensor.shape)
                     if shape and (address > _NEAR or _has_memory(tensor)):
-                        stats = kernels.statistics(address, tensor.numel(), kind)
-                        checksum = kernels.checksum(_memory(tensor)) if want.checksum else None
-                        sketch = _sketch(tensor) if want.sketch else None
-                        dtype = _DTYPES[tensor.dtype]
+                        stats, digest = kernels.described(address, tensor.numel(), kind)
+                        checksum = kernels.checksum(memory(tensor)) if want.checksum else None
+                        sketch = kernels.sketch(address, tensor.numel(), kind) if want.sketch else None
+                        dtype, grad = _DTYPES[tensor.dtype], tensor.requires_grad
                         return Leaf(
-                            _TENSOR, None, dtype, shape, stats, tensor.requires_grad, checksum, sketch
+                            _TENSOR, None, dtype, shape, stats, grad, checksum, sketch, None, None, digest
                         )
             except RuntimeError:
                 pass  # its values do not lie in memory of its own: it is sparse, nested, or wraps another
@@ -80,21 +63,24 @@ class Described:
     def _rare_leaf(self, tensor: Tensor, want: Want) -> Leaf:
         content, type_name, extra = _content(tensor)
         stats: Statistics | Deferred = _UNKNOWN
-        checksum = sketch = None
+        checksum = sketch = digest = None
         if content is not None:
-            stats = _statistics(content) if content.is_cpu else self._defer(content)
-            host = _on_host(content) if want.checksum or want.sketch else None
-            if host is not None:
-                checksum = kernels.checksum(_memory(host)) if want.checksum else None
-                sketch = _sketch(host) if want.sketch else None
-        dtype, shape = _DTYPES[tensor.dtype], _shape(tensor, content)
-        return Leaf(type_name, None, dtype, shape, stats, tensor.requires_grad, checksum, sketch, None, extra)
+            if content.is_cpu or not content.numel():
+                stats, digest = _described(content)
+            else:
+                stats = self._defer(content)
+            values = _laid_out(content) if want.checksum or want.sketch else None
+            if values is not None:
+                checksum = pieces.checksum(values) if want.checksum else None
+                sketch = pieces.sketch(values) if want.sketch else None
+        dtype, shape, grad = _DTYPES[tensor.dtype], _shape(tensor, content), tensor.requires_grad
+        return Leaf(type_name, None, dtype, shape, stats, grad, checksum, sketch, None, extra, digest)
 
     def _defer(self, content: Tensor) -> Deferred | Statistics:
-        if content.numel() == 0:
+        if _is_unbounded(content):
             return _UNKNOWN
         deferred = Deferred()
-        self.waiting.append((deferred, _on_device(content), content.dtype))
+        self.waiting.append((deferred, on_device.compute(content)))
         return deferred
 
     def settle(self) -> None:
@@ -103,18 +89,18 @@ class Described:
         waiting = self.waiting[:count]
         del self.waiting[:count]
         with Untracked():
-            for device in dict.fromkeys(row.device for _, row, _ in waiting):
-                here = [entry for entry in waiting if entry[1].device == device]
-                numbers = iter(torch.cat([row for _, row, _ in here]).cpu().tolist())
-                for deferred, row, dtype in here:
-                    deferred.statistics = _from_device(dtype, list(islice(numbers, row.numel())))
+            for device in dict.fromkeys(found.row.device for _, found in waiting):
+                here = [entry for entry in waiting if entry[1].row.device == device]
+                numbers = iter(torch.cat([found.row for _, found in here]).cpu().tolist())
+                for deferred, found in here:
+                    deferred.statistics, deferred.hash = found.read(numbers)
 
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether its memory holds its values, in a way that the kernels understand."""
     return (
         type(tensor) in _PLAIN
-        and tensor.dtype in _KINDS
+        and tensor.dtype in KINDS
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_neg() or tensor.is_nested or _is_wrapped(tensor))
     )
@@ -132,7 +118,7 @@ def _has_memory(tensor: Tensor) -> bool:
 
     Then its address is its offset in bytes, which is not 0 for a view.
     """
-    return not tensor.numel() or _data_ptr(tensor) > tensor.storage_offset() * tensor.element_size()
+    return not tensor.numel() or data_ptr(tensor) > tensor.storage_offset() * tensor.element_size()
 
 
 def _rare_content(tensor: Any, kind: Any) -> tuple[Tensor | None, str, dict[str, Any] | None]:
@@ -150,11 +136,8 @@ def _rare_content(tensor: Any, kind: Any) -> tuple[Tensor | None, str, dict[str,
         return None, _TENSOR, None  # a class with a dispatch of its own keeps its values where it likes
     if tensor.layout is torch.strided and not _has_memory(tensor):
         return None, _TENSOR, None
-    if tensor.is_quantized:
-        return tensor.dequantize(), _TENSOR, None
-    if tensor.dtype not in _KINDS and tensor.dtype not in _WIDER:
-        return None, _TENSOR, None
-    return tensor.resolve_neg().resolve_conj(), _TENSOR, None
+    is_known = tensor.is_quantized or tensor.dtype in KINDS or tensor.dtype in WIDER
+    return (tensor if is_known else None), _TENSOR, None
 
 
 def _shape(tensor: Tensor, content: Tensor | None) -> tuple[int, ...]:
@@ -173,18 +156,49 @@ def _placements(placements: Any) -> list[dict[str, Any]]:
     return found
 
 
+def _described(tensor: Tensor) -> tuple[Statistics, str | None]:
+    """The statistics and the hash of a tensor in the memory of the host."""
+    kind = KINDS.get(tensor.dtype)
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return _UNKNOWN if _is_unbounded(tensor) else _statistics(tensor), None
+    if kind is None or tensor.numel() * tensor.element_size() > PIECE:
+        return _described_in_pieces(tensor)
+    dense = tensor.resolve_neg().contiguous() if tensor.is_neg() else tensor.contiguous()
+    stats, digest = kernels.described(data_ptr(dense), dense.numel(), kind)
+    return (stats if tensor.dim() else _of_scalar(tensor.item())), digest
+
+
+def _described_in_pieces(tensor: Tensor) -> tuple[Statistics, str]:
+    if tensor.dim() == 0 or 0 in tensor.stride():
+        return _statistics(tensor), pieces.content_hash(tensor)
+    found, whole, size = [], NOTHING, tensor.element_size()
+    for piece in pieces.pieces(tensor):  # of which each is copied, if it must be, only once
+        found.append(_of_piece(piece))
+        whole = whole.then(part_at(data_ptr(piece), piece.numel() * size))
+    return kernels.merged(found), digits(whole, tensor.numel() * size)
+
+
 def _statistics(tensor: Tensor) -> Statistics:
     """The statistics of a tensor in the memory of the host; of the absolute values where it is complex."""
     if tensor.layout is not torch.strided:
         return _of_sparse(tensor)
-    kind = _KINDS.get(tensor.dtype)
-    if kind is None:
-        wide = tensor.to(_WIDER[tensor.dtype])
-        return _statistics(wide.abs() if wide.is_complex() else wide)
     if tensor.dim() == 0:
-        return _of_scalar(tensor.item())
-    dense = tensor if _is_dense(tensor) else tensor.contiguous()
-    return kernels.statistics(_data_ptr(dense), dense.numel(), kind)
+        return _of_scalar(_numbers(tensor).item())
+    view, times = stored(tensor.shape, tensor.stride())
+    found = pieces.pieces(pieces.part_of(tensor, view) if times > 1 else tensor)
+    return kernels.repeated(kernels.merged(_of_piece(piece) for piece in found), times)
+
+
+def _of_piece(piece: Tensor) -> tuple[Statistics, int]:
+    numbers = _numbers(piece)
+    return kernels.statistics(data_ptr(numbers), numbers.numel(), KINDS[numbers.dtype]), piece.numel()
+
+
+def _numbers(values: Tensor) -> Tensor:
+    """Real numbers of a dtype that the kernels know."""
+    values = values.dequantize() if values.is_quantized else values
+    values = values.to(WIDER[values.dtype]) if values.dtype in WIDER else values
+    return values.abs() if values.is_complex() else values
 
 
 def _of_scalar(value: Any) -> Statistics:
@@ -197,12 +211,23 @@ def _of_scalar(value: Any) -> Statistics:
 def _of_sparse(tensor: Tensor) -> Statistics:
     """From the values that are stored and one zero for all others, so that the whole is never made."""
     values = _stored(tensor).reshape(-1)
-    if values.numel() == tensor.numel():
-        return _statistics(values)
-    stats = _statistics(torch.cat([values, values.new_zeros(1)]))
-    if stats.mean is None:
-        return stats
-    return stats._replace(mean=stats.mean * (values.numel() + 1) / tensor.numel())
+    found = [(_statistics(values), values.numel())]
+    if values.numel() < tensor.numel():
+        found.append((_statistics(values.new_zeros(1)), tensor.numel() - values.numel()))
+    return kernels.merged(found)
+
+
+def _is_unbounded(content: Tensor) -> bool:
+    """Whether describing it needs a copy that cannot be made piece by piece, of more than is allowed."""
+    if content.layout is torch.sparse_coo:
+        copied = 0 if content.is_coalesced() else content._values().numel() * 8 * (2 + content.sparse_dim())
+    elif content.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        copied = content.numel() * content.element_size()
+    elif content.is_quantized and content.qscheme() not in _PER_TENSOR:
+        copied = content.numel() * 4
+    else:
+        copied = 0
+    return copied > _MOST_COPIED
 
 
 def _stored(tensor: Tensor) -> Tensor:
@@ -213,93 +238,21 @@ def _stored(tensor: Tensor) -> Tensor:
     return tensor.values()
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill one block of memory, in whatever order (a transposed matrix does)."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
-def _on_device(tensor: Tensor) -> Tensor:
-    """The statistics as numbers that stay on the device, for _from_device()."""
-    tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    values = tensor.to(_WIDER[tensor.dtype]) if tensor.dtype in _WIDER else tensor
-    values = values.abs() if values.is_complex() else values
-    if not values.is_floating_point():
-        return _whole_on_device(values)
-    values = values if values.dtype is torch.float64 else values.float()
-    smallest, largest = torch.aminmax(values)
-    limits = torch.finfo(values.dtype)
-    # A power of two, so that dividing by it rounds nothing, and squares and sums stay within the dtype.
-    scale = torch.maximum(largest.abs(), smallest.abs()).clamp(limits.tiny, limits.max / 4)
-    scale = scale.log2().floor().exp2()
-    scaled = values / scale
-    parts = torch.stack([largest, smallest, scaled.mean(), _norm(scaled), scale])
-    counts = torch.stack([values.isnan().sum(), values.isinf().sum()])
-    return torch.cat([parts.double(), counts.double()])
-
-
-def _whole_on_device(values: Tensor) -> Tensor:
-    """Each end goes in two halves, because one float64 does not hold 64 bits."""
-    smallest, largest = _ends(values)
-    halves = [largest >> 32, smallest >> 32, largest & 0xFFFFFFFF, smallest & 0xFFFFFFFF]
-    values = values.double()
-    return torch.cat([torch.stack(halves).double(), torch.stack([values.mean(), _norm(values)])])
-
-
-def _ends(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest, in the bits of int64; torch orders no unsigned numbers but bytes."""
-    if values.dtype is _UINT64:
-        low, high = torch.aminmax(values.view(torch.int64) ^ _TOP_BIT)  # which has the same order
-        return low ^ _TOP_BIT, high ^ _TOP_BIT
-    low, high = torch.aminmax(values.long() if values.dtype in _WIDE_UNSIGNED else values)
-    return low.long(), high.long()
-
-
-def _norm(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values) if values.dim() else values
-
-
-def _from_device(dtype: torch.dtype, numbers: list[float]) -> Statistics:
-    if dtype in _WIDER or dtype.is_floating_point:
-        largest, smallest, mean, norm, scale, nan, inf = numbers
-        return Statistics(largest, smallest, mean * scale, norm * scale, int(nan), int(inf))
-    *halves, mean, norm = numbers
-    high_largest, high_smallest, low_largest, low_smallest = map(int, halves)
-    ends = (high_largest << 32) + low_largest, (high_smallest << 32) + low_smallest
-    if dtype is _UINT64:
-        return Statistics(ends[0] % 2**64, ends[1] % 2**64, mean, norm)
-    if dtype is torch.bool:
-        return Statistics(bool(ends[0]), bool(ends[1]), None, None)
-    return Statistics(*ends, mean, norm)
+def _laid_out(content: Tensor) -> Tensor | None:
+    """The tensor with every element in memory; None for a sparse one that would be too large."""
+    if content.layout is torch.strided:
+        return None if _is_unbounded(content) else content
+    return content.to_dense() if content.numel() * content.element_size() <= _MOST_COPIED else None
 
 
 def _on_host(content: Tensor) -> Tensor | None:
-    """The values in one block of the host's memory, in order; None for what is too large to be laid out."""
+    """All values in one block of the host's memory, in order; None for what is too large to be laid out."""
     if content.layout is not torch.strided:
         if content.numel() * content.element_size() > _MOST_DENSE:
             return None
         content = content.to_dense()
-    return content.cpu().contiguous()
-
-
-def _sketch(host: Tensor) -> bytes:
-    if host.dtype in _WIDER:
-        host = host.to(_WIDER[host.dtype])
-        host = torch.view_as_real(host).contiguous() if host.is_complex() else host
-    return kernels.sketch(_data_ptr(host), host.numel(), _KINDS[host.dtype])
-
-
-def _memory(host: Tensor) -> Any:
-    """The bytes of a tensor on the host, without a copy; valid while the tensor lives."""
-    size = host.numel() * host.element_size()
-    return (ctypes.c_char * size).from_address(_data_ptr(host)) if size else b""
+    content = content.dequantize() if content.is_quantized else content
+    return content.cpu().contiguous().resolve_neg().resolve_conj()
 
 
 def snapshot(tensor: Tensor) -> TensorData | None:
@@ -310,7 +263,7 @@ def snapshot(tensor: Tensor) -> TensorData | None:
     if host is None:
         return None
     size = host.numel() * host.element_size()
-    data = ctypes.string_at(_data_ptr(host), size) if size else b""
+    data = ctypes.string_at(data_ptr(host), size) if size else b""
     return TensorData(data, _DTYPES[host.dtype].removeprefix("torch."), tuple(host.shape))
 
 

@@ -35,6 +35,41 @@ class _Thread(threading.local):
         self.counts: Counter[str] | None = None
 
 
+class CallKernels:
+    """Has torch_npu dump the kernels of calls that overflowed, each while it runs once more."""
+
+    def __init__(self, acl_config: str, refusal: str) -> None:
+        """`refusal`: what is raised as a HardwareError where torch_npu is not there."""
+        try:
+            self._npu = _torch_npu()
+        except HardwareError as error:
+            raise HardwareError(refusal) from error
+        if os.environ.get("TASK_QUEUE_ENABLE") != "0":
+            logger().warning(_QUEUED)
+        self._acl_config = acl_config
+
+    def prepare(self, args: Any, kwargs: Any) -> Any:
+        return _copies((args, kwargs), lambda tensor: tensor)
+
+    def dump(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        try:
+            with _same_randomness(self._npu):
+                copied_args, copied_kwargs = _copies((args, kwargs), lambda tensor: tensor)
+                with torch.no_grad(), _dumping(self._npu, self._acl_config):
+                    function(*copied_args, **copied_kwargs)
+        except Exception as error:  # noqa: BLE001 - a dump must never stop training
+            logger().error("the kernel data of %s could not be dumped: %s.", name, error)
+        else:
+            logger().info("torch_npu has dumped the kernel data of %s as %s says.", name, self._acl_config)
+
+    def dump_gradients(self, name: str) -> None:
+        logger().info(
+            "The overflow is caused by backward operator %s. You can use reverse acl dump(mode='acl') to get "
+            "operator dump data.",
+            name,
+        )
+
+
 class KernelDump:
     """Waits for the one call that is named, and has its kernels dumped while it runs once more."""
 
@@ -115,7 +150,7 @@ class KernelDump:
                     self._dump_backward(api, function, args, kwargs)
                 else:
                     copied_args, copied_kwargs = _copies((args, kwargs), lambda tensor: tensor)
-                    with torch.no_grad(), self._dumping():
+                    with torch.no_grad(), _dumping(self._npu, str(self._acl_config)):
                         function(*copied_args, **copied_kwargs)
         except Exception as error:  # noqa: BLE001 - a dump must never stop training
             logger().error("the kernel data of %s could not be dumped: %s.", self._wanted, error)
@@ -145,20 +180,21 @@ class KernelDump:
                 f"backward_input {[list(gradient.shape) for gradient in gradients]}"
             )
         gradients = [gradient.to(tensor.device) for tensor, gradient in zip(outputs, gradients, strict=True)]
-        with self._dumping():
+        with _dumping(self._npu, str(self._acl_config)):
             torch.autograd.backward(outputs, gradients)
 
-    @contextmanager
-    def _dumping(self) -> Iterator[None]:
-        npu = self._npu.npu
-        npu.init_dump()
-        try:
-            npu.set_dump(self._acl_config)
-            npu.synchronize()
-            yield
-            npu.synchronize()
-        finally:
-            npu.finalize_dump()
+
+@contextmanager
+def _dumping(torch_npu: Any, acl_config: str) -> Iterator[None]:
+    npu = torch_npu.npu
+    npu.init_dump()
+    try:
+        npu.set_dump(acl_config)
+        npu.synchronize()
+        yield
+        npu.synchronize()
+    finally:
+        npu.finalize_dump()
 
 
 def _torch_npu() -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from msprobe.adapter import ModuleWatch, Undo
+from msprobe.adapter import ModuleWatch, State, Undo
 from msprobe.capture import models
 from msprobe.capture.patch import Shared, together
 from msprobe.log import logger
@@ -155,3 +155,20 @@ def on_model_call(model: Any, before: Callable[[], None], after: Callable[[], No
 
 def parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     return module.named_parameters(recurse=False)
+
+
+def buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, int]]:
+    return ((name, buffer, buffer.numel()) for name, buffer in module.named_buffers(recurse=False))
+
+
+def named_state(model: Any) -> Iterator[State]:
+    """The parameters and buffers of a model, or of several."""
+    for before, root in models.with_prefix(model, nn.Module):
+        for name, parameter in root.named_parameters():
+            yield State("parameter", f"{before}{name}", parameter, tuple(parameter.shape))
+        for name, buffer in root.named_buffers():
+            yield State("buffer", f"{before}{name}", buffer, tuple(buffer.shape))
+
+
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    return parameter.grad if parameter.is_leaf else None  # torch warns of the others

@@ -51,6 +51,9 @@ class TorchReplay:
     def device_of(self, tensor: Tensor) -> str:
         return str(tensor.device)
 
+    def shape_of(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(tensor.shape)
+
     def make(self, data: TensorData, device: str = "cpu") -> Tensor:
         made = torch.empty(data.shape, dtype=getattr(torch, data.dtype))
         if made.numel():

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from msprobe.adapter import Undo
+from msprobe.adapter import Extent, Undo
 from msprobe.capture.patch import replace, together
 from msprobe.kernels import glance
+from msprobe.record import Leaf
 
 # They hand out the memory of a tensor, or give it another; of these a torch-function mode is told, ...
 SEEN_DOORS = ("data", "numpy", "data_ptr", "untyped_storage", "storage", "__array__", "__dlpack__")
@@ -53,11 +54,12 @@ class Versions:
             differentiated = tensor.requires_grad
             if not differentiated and not _untyped_storage(tensor).resizable():
                 return None  # from_numpy, for one: whoever gave the memory may write there at any time
-            size = tensor.nbytes if tensor.is_contiguous() else _span(tensor)
-            return version, differentiated, address, glance(address, size)
+            stride = None if tensor.is_contiguous() else tensor.stride()
+            size = tensor.nbytes if stride is None else _span(tensor)
+            return version, differentiated, address, size, stride, glance(address, size)
         if tensor.is_leaf and not tensor.requires_grad:
             return None  # a statistic of batch norm, for one
-        return version, tensor.requires_grad, address
+        return version, tensor.requires_grad, *_lies(tensor), None
 
     def escaped(self, tensor: Any) -> None:
         """From now on its memory may change unnoticed."""
@@ -92,3 +94,38 @@ def _span(tensor: Tensor) -> int:
     strides = tensor.stride()
     last: int = sum(map(mul, tensor.shape, strides)) - sum(strides)
     return (last + 1) * tensor.element_size()
+
+
+def memory_of(tensor: Tensor) -> Any:
+    """The storage of a tensor; a class that keeps its values where it likes has only itself."""
+    if type(tensor) not in _PLAIN:
+        return tensor
+    try:
+        return _untyped_storage(tensor)
+    except RuntimeError:  # sparse, for one
+        return None
+
+
+def extent_of(tensor: Tensor | None, version: Hashable | None, leaf: Leaf) -> Extent:
+    """Where in its storage a tensor lies: what its version says, or nobody but itself."""
+    if isinstance(version, tuple):
+        count, _, start, size, stride, seen = version
+        return Extent(start, start + size, (leaf.dtype, leaf.shape, stride, seen), count)
+    if tensor is None or type(tensor) not in _PLAIN:
+        return Extent(0, 1, None, None)
+    try:
+        start, size, stride = _lies(tensor)
+    except RuntimeError:  # it wraps another
+        return Extent(0, 0, None, None)
+    return Extent(start, start + size, (leaf.dtype, leaf.shape, stride, None), None)
+
+
+def _lies(tensor: Tensor) -> tuple[int, int, Any]:
+    """Where a tensor begins, how many bytes it spans, and its strides if these are not the usual ones."""
+    try:
+        start = _data_ptr(tensor)
+    except RuntimeError:  # fake or functional, as while a model is traced: there is nothing at an address
+        return 0, 0, None
+    if tensor.is_contiguous():
+        return start, tensor.nbytes, None
+    return start, _span(tensor), tensor.stride()

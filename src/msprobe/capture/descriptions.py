@@ -1,0 +1,88 @@
+"""What was seen of each tensor, and who made it: each version of a tensor is described once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from msprobe.adapter import Adapter, Want
+from msprobe.capture.makers import BEFORE_ALL, NAMED, Makers
+from msprobe.capture.memo import Memo, Seen
+from msprobe.name import slot_name
+from msprobe.record import Leaf, made, tensors_in
+
+_UNSEEN = Leaf("tensor")
+
+
+class Descriptions:
+    """Describes the tensors of one step; holds none of them alive."""
+
+    def __init__(self, adapter: Adapter, want: Want) -> None:
+        self._adapter = adapter
+        self._want = want
+        self._memo = Memo()
+        self._makers = Makers(adapter)
+        self.drop: Callable[[Any], None] = self._memo.drop
+
+    @property
+    def moment(self) -> int:
+        """Now, as makers are noted: what a call makes is noted after the moment at which it began."""
+        return self._makers.moment
+
+    def name_state(self, models: Any) -> None:
+        """Learn the names of the parameters and buffers of the models that start() was given."""
+        self._makers.name(self._adapter.named_state(models))
+
+    def of(self, tensor: Any, record: str, slot: str, since: int | None = None) -> tuple[Leaf, Seen | None]:
+        """The leaf of a tensor, and what is known of it while it does not change.
+
+        `since`: the moment at which the call began that it came out of; None for what went in.
+        """
+        version = self._adapter.version_of(tensor)
+        seen = self._memo.find(tensor, version) if version is not None else None
+        if seen is None:
+            leaf, seen = self._first(tensor, version, record, slot, since)
+            return leaf, None if version is None else seen
+        leaf = seen.leaf
+        if since is not None and seen.moment <= since:  # what went into the call comes out of it
+            seen.leaf = made(leaf, slot_name(record, slot))
+            self._makers.note(tensor, seen)
+        return leaf, seen
+
+    def _first(
+        self, tensor: Any, version: Hashable | None, record: str, slot: str, since: int | None
+    ) -> tuple[Leaf, Seen]:
+        """The leaf of a tensor that is new, and what is known of it from now on."""
+        makers = self._makers
+        leaf = self._adapter.describe(tensor, self._want)
+        name = makers.name_of(tensor)
+        if name is None and (since is None or version is None):
+            maker = makers.find(tensor, version, leaf, BEFORE_ALL if since is None else since)
+            if since is None or maker is not None:
+                leaf = leaf if maker is None else made(leaf, maker)
+                return leaf, self._kept(tensor, version, leaf)
+        later = made(leaf, name or slot_name(record, slot))
+        seen = self._kept(tensor, version, later)
+        makers.note(tensor, seen)
+        if name is None:
+            return leaf, seen
+        seen.moment = NAMED
+        return later, seen
+
+    def _kept(self, tensor: Any, version: Hashable | None, leaf: Leaf) -> Seen:
+        """What is known of a tensor; it is found again only if it has versions."""
+        return Seen(None, leaf) if version is None else self._memo.keep(tensor, version, leaf)
+
+    def note_changed(self, record: str, changed: Any, outputs: Iterable[Any]) -> None:
+        """Note what a call changed in its first argument and did not return, such as `x[0] = y`."""
+        known = set(map(id, outputs))
+        for number, tensor in enumerate(tensors_in(changed, self._adapter.is_tensor)):
+            if id(tensor) not in known and self._makers.name_of(tensor) is None:
+                slot = "input.0" if tensor is changed else f"input.0.{number}"
+                maker = f"~{slot_name(record, slot)}"  # the argument as it was, and not what became of it
+                self._makers.note(tensor, Seen(None, made(_UNSEEN, maker)))
+
+    def forget(self) -> None:
+        """Whatever is seen from now on may have been changed unnoticed."""
+        self._memo.forget()
+        self._makers.forget()

@@ -1,0 +1,154 @@
+"""Who made a tensor: known by its name in the model, or by the memory that it shares with what came out."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
+
+from msprobe.adapter import Adapter, Extent, State
+from msprobe.capture.memo import Seen
+from msprobe.record import Leaf
+
+BEFORE_ALL = -2  # a moment: what is known of a tensor counts, whenever it was noted
+NAMED = sys.maxsize  # the moment of a parameter or buffer, which keeps its name whoever writes to it
+
+_SHARES = "~"  # before a maker: its memory, but perhaps not its value
+_MANY = 50_000
+_MOST_TENSORS = 16  # that are remembered of one memory
+
+_Memory = tuple["weakref.ref[Any]", tuple[Seen, ...]]  # and what lies there, the latest last
+_Named = tuple["weakref.ref[Any]", str]
+
+
+class Makers:
+    """The makers of one step's tensors; holds neither a tensor nor its memory alive.
+
+    Memory that is gone never matches, although its address is used again: what is noted holds a weak
+    reference to it.
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.moment = 0  # counts what was noted
+        self._adapter = adapter
+        self._named: dict[int, _Named] = {}  # by the id of the tensor
+        self._parameters: dict[tuple[int, ...], list[_Named]] = {}  # by shape
+        self._named_memories: dict[int, list[_Named]] = {}  # by the id of what stands for the memory
+        self._memories: dict[int, _Memory] = {}  # by the same
+
+    def name(self, states: Iterable[State]) -> None:
+        """Learn the names of the parameters and buffers of a model."""
+        named: dict[int, _Named] = {}
+        parameters: dict[tuple[int, ...], list[_Named]] = defaultdict(list)
+        memories: dict[int, list[_Named]] = defaultdict(list)
+        for kind, name, tensor, shape in states:
+            known = weakref.ref(tensor), f"{kind}:{name}"
+            named.setdefault(id(tensor), known)
+            memories[id(self._adapter.memory_of(tensor))].append(known)
+            if kind == "parameter":
+                parameters[shape].append((known[0], name))
+        self._named, self._parameters, self._named_memories = named, parameters, memories
+
+    def name_of(self, tensor: Any) -> str | None:
+        """The name of a parameter, of a buffer, or of a gradient that was found to be one."""
+        known = self._named.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def note(self, tensor: Any, seen: Seen) -> None:
+        """Note that a tensor has the maker that its leaf says."""
+        self.moment += 1
+        seen.moment = self.moment
+        memory = self._adapter.memory_of(tensor)
+        if memory is None:
+            return
+        if seen.version is None:
+            seen.version = self._adapter.extent_of(tensor, None, seen.leaf)
+        held = self._memories.get(id(memory))
+        if held is not None and held[0]() is memory:
+            others = [each for each in held[1] if each is not seen and each.version != seen.version]
+            self._memories[id(memory)] = held[0], (*others[-_MOST_TENSORS:], seen)
+            return
+        if len(self._memories) > _MANY:
+            everything = list(self._memories.items())  # in one go: other threads add to it meanwhile
+            self._memories = {key: each for key, each in everything if each[0]() is not None}
+        self._memories[id(memory)] = weakref.ref(memory), (seen,)
+
+    def find(self, tensor: Any, version: Hashable | None, leaf: Leaf, since: int = BEFORE_ALL) -> str | None:
+        """Who made a tensor whose identity tells nothing, as far as it was noted after `since`."""
+        if since == BEFORE_ALL and leaf.shape in self._parameters and not leaf.requires_grad:
+            self._name_gradients(leaf.shape)
+            name = self.name_of(tensor)
+            if name is not None:
+                return name
+        memory = self._adapter.memory_of(tensor)
+        if memory is None:
+            return None
+        extent = self._adapter.extent_of(tensor, version, leaf)
+        found = [(self._extent(seen), seen) for seen in self._seen_in(memory) if seen.moment > since]
+        for where, seen in found:
+            if _is_same(where, extent, seen.leaf, leaf):
+                return seen.leaf.made_by
+        if since != BEFORE_ALL:
+            return None  # another tensor on the same memory, which the call itself made
+        for where, seen in found:
+            if where.changes == extent.changes and _holds(where, extent):
+                return _sharing(seen.leaf.made_by)
+        for where, seen in found:
+            if _overlap(where, extent):
+                return _sharing(seen.leaf.made_by)
+        return next(self._named_in(memory, extent), None)
+
+    def forget(self) -> None:
+        """Forget who made what; a parameter stays the parameter that it is."""
+        self._memories.clear()
+
+    def _seen_in(self, memory: Any) -> Iterator[Seen]:
+        """What was noted on a memory, the latest first."""
+        held = self._memories.get(id(memory))
+        if held is not None and held[0]() is memory:
+            yield from reversed(held[1])
+
+    def _extent(self, seen: Seen) -> Extent:
+        version = seen.version
+        return version if isinstance(version, Extent) else self._adapter.extent_of(None, version, seen.leaf)
+
+    def _named_in(self, memory: Any, extent: Extent) -> Iterator[str]:
+        """The parameters and buffers that share a part of a memory, as `~name`."""
+        for reference, name in self._named_memories.get(id(memory), ()):
+            state = reference()
+            if state is not None and self._adapter.memory_of(state) is memory:
+                where = self._adapter.extent_of(state, None, Leaf(""))
+                if _overlap(where, extent):
+                    yield f"{_SHARES}{name}"
+
+    def _name_gradients(self, shape: tuple[int, ...]) -> None:
+        """Name the gradients that the parameters of a shape hold now."""
+        for reference, name in self._parameters[shape]:
+            parameter = reference()
+            gradient = None if parameter is None else self._adapter.gradient_of(parameter)
+            if gradient is not None:
+                self._named[id(gradient)] = (weakref.ref(gradient), f"gradient:{name}")
+
+
+def _is_same(where: Extent, extent: Extent, ours: Leaf, theirs: Leaf) -> bool:
+    """Whether two tensors show the very same numbers: nobody wrote there, or the content is the same."""
+    if where[:3] != extent[:3]:
+        return False
+    if where.changes is not None and extent.changes is not None:
+        return where.changes == extent.changes
+    content = ours.hash, ours.checksum
+    return content != (None, None) and content == (theirs.hash, theirs.checksum)
+
+
+def _sharing(maker: str | None) -> str | None:
+    return maker if maker is None or maker.startswith(_SHARES) else f"{_SHARES}{maker}"
+
+
+def _holds(whole: Extent, part: Extent) -> bool:
+    return whole.start <= part.start and part.end <= whole.end
+
+
+def _overlap(one: Extent, other: Extent) -> bool:
+    return one.start < other.end and other.start < one.end

@@ -1,0 +1,203 @@
+"""The statistics and the hash of a tensor as numbers that stay on its device until many are fetched."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from msprobe import kernels, kernels_hash, kernels_layout
+from msprobe.kernels import Statistics
+from msprobe.kernels_hash import BLOCK, KEYS, LAST_SHIFT, MULTIPLIERS, RADIX, SHIFT, WORDS, Part
+from msprobe.kernels_layout import PIECE, Plan
+from msprobe.pytorch.pieces import WIDER, part_of, pieces
+
+_UINT64 = getattr(torch, "uint64", None)
+_WIDE_UNSIGNED = frozenset(getattr(torch, name) for name in ("uint16", "uint32") if hasattr(torch, name))
+_TOP_BIT = -(2**63)
+_LOW = 0xFFFFFFFF
+
+
+class Numbers(NamedTuple):
+    """What a device computed of a tensor, and what it means."""
+
+    row: Tensor  # float64: statistics of each piece, then the hash of each piece in two halves
+    dtype: torch.dtype
+    counts: tuple[int, ...]  # elements of each piece that has statistics
+    times: int  # how often each of them occurs in the tensor
+    zeros: int  # elements beside them that are 0
+    plan: Plan | None  # of the hash
+    itemsize: int
+
+    def read(self, numbers: Iterator[float]) -> tuple[Statistics, str | None]:
+        """Return the statistics and the hash from the numbers of the row, which are on the host now."""
+        width = 7 if self.dtype in WIDER or self.dtype.is_floating_point else 6
+        found = [(_from_device(self.dtype, list(islice(numbers, width))), count) for count in self.counts]
+        if self.zeros:
+            zero = _from_device(self.dtype, [0.0] * width)
+            found.append((zero, self.zeros))
+        stats = kernels.repeated(kernels.merged(found), self.times)
+        if self.plan is None:
+            return stats, None
+        size = self.itemsize * sum(self.counts) * self.times
+        whole = kernels_layout.joined(self.plan, self._parts(numbers), self.itemsize)
+        return stats, kernels_hash.digits(whole, size)
+
+    def _parts(self, numbers: Iterator[float]) -> Iterator[Part]:
+        for view in kernels_layout.views(self.plan or []):
+            left = view.elements * self.itemsize
+            while left > 0:
+                term = (int(next(numbers)) << 32 | int(next(numbers))) % 2**64
+                yield kernels_hash.part(term, min(left, PIECE))
+                left -= PIECE
+
+
+def compute(content: Tensor) -> Numbers:
+    """Start computing on the device; the content has at least one element."""
+    zeros = 0
+    if content.layout is not torch.strided:
+        values = content.coalesce().values() if content.layout is torch.sparse_coo else content.values()
+        zeros, content, plan = content.numel() - values.numel(), values, None
+    elif content.is_quantized:
+        plan = None
+    else:
+        plan = kernels_layout.hash_plan(content.shape, content.stride(), content.element_size())
+    view, times = kernels_layout.stored(content.shape, content.stride())
+    rows, counts = [], []
+    for piece in pieces(part_of(content, view) if times > 1 else content):
+        rows.append(_statistics(piece if content.dim() else piece.view(())))
+        counts.append(piece.numel())
+    halves = [
+        half
+        for view in kernels_layout.views(plan or [])
+        for piece in pieces(part_of(content, view))
+        for half in _halves(hash_term(piece))
+    ]
+    row = torch.cat([*rows, torch.stack(halves).double()] if halves else rows)
+    dtype = torch.float32 if content.is_quantized else content.dtype
+    return Numbers(row, dtype, tuple(counts), times, zeros, plan, content.element_size())
+
+
+# ---- statistics ----
+
+
+def _statistics(values: Tensor) -> Tensor:
+    """The statistics of a piece as numbers for _from_device()."""
+    values = values.to(WIDER[values.dtype]) if values.dtype in WIDER else values
+    values = values.abs() if values.is_complex() else values
+    if not values.is_floating_point():
+        return _of_whole_numbers(values)
+    values = values if values.dtype is torch.float64 else values.float()
+    smallest, largest = torch.aminmax(values)
+    limits = torch.finfo(values.dtype)
+    # A power of two, so that dividing by it rounds nothing, and squares and sums stay within the dtype.
+    scale = torch.maximum(largest.abs(), smallest.abs()).clamp(limits.tiny, limits.max / 4)
+    scale = scale.log2().floor().exp2()
+    scaled = values / scale
+    parts = torch.stack([largest, smallest, scaled.mean(), _norm(scaled), scale])
+    counts = torch.stack([values.isnan().sum(), values.isinf().sum()])
+    return torch.cat([parts.double(), counts.double()])
+
+
+def _of_whole_numbers(values: Tensor) -> Tensor:
+    smallest, largest = _ends(values)
+    values = values.double()
+    ends = [*_halves(largest), *_halves(smallest)]
+    return torch.cat([torch.stack(ends).double(), torch.stack([values.mean(), _norm(values)])])
+
+
+def _halves(number: Tensor) -> tuple[Tensor, Tensor]:
+    """One float64 does not hold 64 bits."""
+    return number >> 32, number & _LOW
+
+
+def _ends(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest, in the bits of int64; torch orders no unsigned numbers but bytes."""
+    if values.dtype is _UINT64:
+        low, high = torch.aminmax(values.view(torch.int64) ^ _TOP_BIT)  # which has the same order
+        return low ^ _TOP_BIT, high ^ _TOP_BIT
+    low, high = torch.aminmax(values.long() if values.dtype in _WIDE_UNSIGNED else values)
+    return low.long(), high.long()
+
+
+def _norm(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values) if values.dim() else values
+
+
+def _from_device(dtype: torch.dtype, numbers: list[float]) -> Statistics:
+    if dtype in WIDER or dtype.is_floating_point:
+        largest, smallest, mean, norm, scale, nan, inf = numbers
+        return Statistics(largest, smallest, mean * scale, norm * scale, int(nan), int(inf))
+    *halves, mean, norm = numbers
+    high_largest, low_largest, high_smallest, low_smallest = map(int, halves)
+    ends = (high_largest << 32) + low_largest, (high_smallest << 32) + low_smallest
+    if dtype is _UINT64:
+        return Statistics(ends[0] % 2**64, ends[1] % 2**64, mean, norm)
+    if dtype is torch.bool:
+        return Statistics(bool(ends[0]), bool(ends[1]), None, None)
+    return Statistics(*ends, mean, norm)
+
+
+# ---- hash; docs/format.md defines it ----
+
+
+def hash_term(piece: Tensor) -> Tensor:
+    """Return the hash of a flat piece, where nothing stands before it: one int64, in which 64 bits wrap."""
+    data = piece.view(torch.uint8)
+    data = data.clone() if data.storage_offset() % 8 else data  # else torch does not read it as words
+    whole = data.numel() // BLOCK * BLOCK
+    values = [_values(data[:whole].view(torch.int64).view(-1, WORDS))] if whole else []
+    if whole < data.numel():
+        rest = data.new_zeros(-(-(data.numel() - whole) // 8) * 8)
+        rest[: data.numel() - whole] = data[whole:]
+        values.append(_values(rest.view(torch.int64).view(1, -1)))
+    if not values:
+        return torch.zeros((), dtype=torch.int64, device=piece.device)
+    blocks = torch.cat(values)
+    return (blocks * _powers(piece.device)[-blocks.numel() :]).sum()
+
+
+def _values(words: Tensor) -> Tensor:
+    """Return the value of each block; the words of a block are a row."""
+    keys = _keys(words.device)
+    count = words.shape[1]
+    first, second = (_sums(words, keys[start : start + count]) for start in (0, SHIFT))
+    return _mixed(_mixed(first) + second)
+
+
+def _sums(words: Tensor, keys: Tensor) -> Tensor:
+    low = (words & _LOW).add_(keys & _LOW).bitwise_and_(_LOW)
+    high = (words >> 32).add_(keys >> 32).bitwise_and_(_LOW)
+    return low.mul_(high).sum(1)
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    for shift, factor in MULTIPLIERS:
+        numbers = (numbers ^ _shifted(numbers, shift)) * _signed(factor)
+    return numbers ^ _shifted(numbers, LAST_SHIFT)
+
+
+def _shifted(numbers: Tensor, by: int) -> Tensor:
+    """Shift to the right without the sign, which torch would repeat."""
+    return (numbers >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+@functools.cache
+def _keys(device: torch.device) -> Tensor:
+    return torch.from_numpy(KEYS.view(np.int64).copy()).to(device)
+
+
+@functools.cache
+def _powers(device: torch.device) -> Tensor:
+    """Powers of the radix for the blocks of a piece: the last block has the power 0."""
+    powers = [_signed(pow(RADIX, i, 2**64)) for i in range(PIECE // BLOCK)]
+    return torch.tensor(powers[::-1], dtype=torch.int64).to(device)

@@ -1,0 +1,95 @@
+"""The elements of a tensor in row-major order, a bounded piece at a time, whatever its layout."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from msprobe import kernels, kernels_hash, kernels_layout
+from msprobe.kernels import KIND_OF_DTYPE
+from msprobe.kernels_layout import PIECE, View, boxes, filled
+
+# How the elements of a dtype lie in memory, for the kernels; not every release of torch has each of them.
+KINDS = {getattr(torch, name): kind for name, kind in KIND_OF_DTYPE.items() if hasattr(torch, name)}
+# What a rarer dtype is widened to. One in neither table (float4, packed bits) has no values to speak of.
+WIDER = {
+    getattr(torch, name): wide
+    for wide, names in {
+        torch.complex64: ("complex32", "complex64"),
+        torch.complex128: ("complex128",),
+        torch.float32: (
+            "float8_e4m3fn",
+            "float8_e4m3fnuz",
+            "float8_e5m2",
+            "float8_e5m2fnuz",
+            "float8_e8m0fnu",
+        ),
+    }.items()
+    for name in names
+    if hasattr(torch, name)
+}
+
+data_ptr = Tensor.data_ptr  # as it is while nobody watches who asks for the memory
+
+
+def part_of(tensor: Tensor, view: View) -> Tensor:
+    """Return a view of some elements of a tensor."""
+    return tensor.as_strided(view.shape, view.strides, tensor.storage_offset() + view.offset)
+
+
+def pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the elements in flat pieces of PIECE bytes and a shorter last one, each valid until the next."""
+    size = 4 if tensor.is_quantized else tensor.element_size()
+    most = PIECE // size
+    if tensor.numel() <= most:
+        yield _flat(tensor)
+    elif tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized):
+        yield from torch.split(tensor.view(-1), most)
+    else:
+        dtype = torch.float32 if tensor.is_quantized else tensor.dtype
+        buffer = torch.empty(most, dtype=dtype, device=tensor.device)
+        yield from filled(buffer, map(_flat, boxes(tensor, most)))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    dense = tensor.dequantize() if tensor.is_quantized else tensor
+    return dense.contiguous().resolve_neg().resolve_conj().view(-1)
+
+
+def memory(host: Tensor) -> Any:
+    """Return the bytes of a dense tensor on the host, without a copy; valid while the tensor lives."""
+    size = host.numel() * host.element_size()
+    return (ctypes.c_char * size).from_address(data_ptr(host)) if size else b""
+
+
+def checksum(tensor: Tensor) -> str:
+    """Return the CRC-32 of the elements."""
+    return kernels.checksum_of_parts(memory(piece.cpu()) for piece in pieces(tensor))
+
+
+def sketch(tensor: Tensor) -> bytes:
+    """Return the sketch of the elements."""
+    return kernels.sketch_of_parts(_numbers(piece.cpu()) for piece in pieces(tensor))
+
+
+def _numbers(piece: Tensor) -> tuple[int, int, str, Tensor]:
+    if piece.dtype in WIDER:
+        piece = piece.to(WIDER[piece.dtype])
+        piece = torch.view_as_real(piece).reshape(-1) if piece.is_complex() else piece
+    return data_ptr(piece), piece.numel(), KINDS[piece.dtype], piece
+
+
+def content_hash(tensor: Tensor) -> str:
+    """Return the hash of a tensor on the host; what an expanded view repeats is hashed once."""
+    size = tensor.element_size()
+    plan = kernels_layout.hash_plan(tensor.shape, tensor.stride(), size)
+    parts = (
+        kernels_hash.part_at(data_ptr(piece), piece.numel() * size)
+        for view in kernels_layout.views(plan)
+        for piece in pieces(part_of(tensor, view))
+    )
+    return kernels_hash.digits(kernels_layout.joined(plan, parts, size), tensor.numel() * size)
