@@ -6,16 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from msprobe import store
-from msprobe.analyse.across import across
-from msprobe.analyse.align import align
-from msprobe.analyse.assess import assess
-from msprobe.analyse.comparison import Comparison, Outcome
-from msprobe.analyse.judge import by_call, colour, judge
-from msprobe.analyse.locate import locate
-from msprobe.analyse.mapping import NO_MAPPINGS, Mappings, renaming
-from msprobe.analyse.match import SAME_NAMES, Pair, Place, Rename, match, places
+from msprobe.analyse.judge import Finding, by_call, colour, judge
 from msprobe.analyse.measure import (
     EQUAL,
     Measured,
@@ -26,20 +20,32 @@ from msprobe.analyse.measure import (
     no_errors,
     unlike,
 )
-from msprobe.analyse.strays import Stray, sentences, strays
 from msprobe.errors import RecordingError
+from msprobe.graph import Graph
 from msprobe.log import logger
 from msprobe.mapping_file import built_in_apis
+from msprobe.pairing.across import across
+from msprobe.pairing.align import align
+from msprobe.pairing.mapping import NO_MAPPINGS, Mappings, renaming
+from msprobe.pairing.match import NAMED_AS_BY_TORCH, Pair, Place, Rename, match, places
+from msprobe.pairing.numbers import mistrust
+from msprobe.pairing.other_tools import understood
+from msprobe.pairing.strays import Stray, sentences, strays
 from msprobe.record import Leaf, Recording
 from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
+from msprobe.verdict.assess import assess
+from msprobe.verdict.comparison import Comparison, Outcome
+from msprobe.verdict.locate import locate
+from msprobe.verdict.table_rows import TableRows
 
 TENSOR, STATISTICS, CHECKSUM = "tensor", "statistics", "md5"
 
 _AHEAD = 256  # pairs whose tensors may be read before the first of them is judged
 _NO_FILE = "{} does not have data file."
+_ALIGNED = "calls are paired by what they do, because {}"
+_BY_NUMBER = "{}, so calls of one number may be different calls: --align pairs calls by what they do"
 UNLIKE_FILES = "The files hold the "  # and what of them differs so that no number can be given
-_NAMED_AS_BY_TORCH = frozenset({"pytorch", "mindtorch"})
 
 Progress = Callable[[int, int], None]  # how many of how many places are measured
 
@@ -50,13 +56,18 @@ def compare(
     *,
     fuzzy: bool = False,
     mappings: Mappings = NO_MAPPINGS,
+    as_specified: bool = False,
     progress: Progress | None = None,
 ) -> list[Comparison]:
     """Compare two runs, steps, ranks or files, step by step and rank by rank, all in memory."""
     found, lost = [], []
     for ours, theirs in paired(store.find(target), store.find(golden)):
         recordings = store.read_one(ours.path), store.read_one(theirs.path)
-        found.append(compare_recordings(*recordings, fuzzy=fuzzy, mappings=mappings, progress=progress))
+        found.append(
+            compare_recordings(
+                *recordings, fuzzy=fuzzy, mappings=mappings, as_specified=as_specified, progress=progress
+            )
+        )
         lost.append(strays(mappings, *recordings))
     tell_strays(lost)
     must_hold_something(found, target, golden)
@@ -107,11 +118,32 @@ def compare_recordings(
     *,
     fuzzy: bool = False,
     mappings: Mappings = NO_MAPPINGS,
+    as_specified: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
+    """Compare one rank at one step; `as_specified`: the table pairs calls by their numbers in any case."""
     mode = mode_of(target, golden)
-    rename = _rename(target, golden, mappings)
-    pairs = match(target, golden, fuzzy=fuzzy, rename=rename)
+    pairing = _pairing(target, golden, mappings, fuzzy=fuzzy, as_specified=as_specified)
+    verdict = understood(pairing.verdict, target, golden)
+    is_one = verdict is pairing.table or (pairing.verdict is pairing.table and not as_specified)
+    table = match(target, golden, fuzzy=fuzzy, rename=verdict if is_one else pairing.table)
+    judged = table if is_one else match(target, golden, fuzzy=fuzzy, rename=verdict)
+    findings = _findings(mode, table, target, golden, progress)
+    judged_findings = findings if is_one else _judged_findings(mode, judged, findings, target, golden)
+    verdicts, precision = assess(judged_findings, Graph(target))
+    located = locate(target, golden, mode, judged_findings, verdicts, notes=pairing.notes)
+    if not is_one:
+        rows = TableRows(table, judged)
+        verdicts, located = rows.verdicts(verdicts), rows.located(located)
+    return Comparison(
+        target, golden, mode, findings, verdicts, located, precision, None if is_one else judged, pairing.why
+    )
+
+
+def _findings(
+    mode: str, pairs: Sequence[Pair], target: Recording, golden: Recording, progress: Progress | None
+) -> list[Finding]:
+    """What the specification makes of each pair."""
     findings = []
     measured = _measured(mode, pairs, target, golden)
     for done, (pair, errors) in enumerate(zip(pairs, measured, strict=True)):
@@ -120,22 +152,57 @@ def compare_recordings(
             progress(done, len(pairs))
     if progress is not None:
         progress(len(pairs), len(pairs))
-    coloured = [finding for call in by_call(findings) for finding in colour(call)]
-    verdicts = assess(coloured)
-    by_number = rename is SAME_NAMES and not fuzzy
-    located = locate(target, golden, mode, coloured, verdicts, by_number=by_number)
-    return Comparison(target, golden, mode, coloured, verdicts, located)
+    return [finding for call in by_call(findings) for finding in colour(call)]
 
 
-def _rename(target: Recording, golden: Recording, mappings: Mappings) -> Rename:
-    """What the golden run calls the target's calls: as the mappings say, or found by their looks."""
+def _judged_findings(
+    mode: str, pairs: Sequence[Pair], findings: Sequence[Finding], target: Recording, golden: Recording
+) -> list[Finding]:
+    """The same of the pairs that our verdict judges; those that the table has too are not measured again."""
+    known = {_names(finding.pair): finding.measured for finding in findings}
+    new = [pair for pair in pairs if _names(pair) not in known]
+    known.update(zip(map(_names, new), _measured(mode, new, target, golden), strict=True))
+    return [judge(pair, known[_names(pair)]) for pair in pairs]
+
+
+def _names(pair: Pair) -> tuple[str | None, str | None]:
+    return pair.target and pair.target.name, pair.golden and pair.golden.name
+
+
+class _Pairing(NamedTuple):
+    """What the golden run calls the target's calls: for the table, and for our verdict."""
+
+    table: Rename
+    verdict: Rename
+    why: str = ""  # why calls were aligned although nobody asked for it
+    notes: tuple[str, ...] = ()  # what this means for the evidence
+
+
+def _pairing(
+    target: Recording, golden: Recording, mappings: Mappings, *, fuzzy: bool, as_specified: bool
+) -> _Pairing:
     frameworks = {target.header.framework, golden.header.framework}
-    if mappings.by_looks:
-        return align(target, golden)
-    if len(frameworks) == 1:
+    share_names = len(frameworks) == 1 or frameworks <= NAMED_AS_BY_TORCH
+    if not share_names and mappings.by_names and mappings.align is not False:
+        aligned = align(target, golden)
+        return _Pairing(aligned, aligned)
+    named = _renaming(target, golden, mappings)
+    if mappings.align:
+        aligned = align(target, golden)
+        return _Pairing(named if as_specified else aligned, aligned)
+    why = mistrust(target, golden) if share_names and mappings.by_names else ""
+    if not why:
+        return _Pairing(named, named)
+    if mappings.align is False:
+        return _Pairing(named, named, notes=() if fuzzy else (_BY_NUMBER.format(why),))
+    aligned = align(target, golden)
+    return _Pairing(named if as_specified or fuzzy else aligned, aligned, why, (_ALIGNED.format(why),))
+
+
+def _renaming(target: Recording, golden: Recording, mappings: Mappings) -> Rename:
+    """What the mappings say."""
+    if target.header.framework == golden.header.framework:
         return renaming(mappings, target.header.framework)
-    if mappings == NO_MAPPINGS and not frameworks <= _NAMED_AS_BY_TORCH:
-        return align(target, golden)
     return across(mappings, target, golden, built_in_apis() if mappings.api is not None else {})
 
 

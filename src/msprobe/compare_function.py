@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from msprobe.analyse.comparison import Outcome
+    from msprobe.verdict.comparison import Outcome
 
 
 def compare(
@@ -17,10 +17,13 @@ def compare(
     stack_mode: bool = False,
     auto_analyze: bool = True,
     fuzzy_match: bool = False,
+    align: bool | None = None,
 ) -> list[Outcome]:
     """Compare what `input_param` names with the keys of compare.json; the reports go to `output_path`.
 
-    `auto_analyze=False` writes only the table. Returns one outcome for each step and rank.
+    `auto_analyze=False` writes only the table. Its rows pair calls by their numbers. Our verdict pairs calls
+    by what they do where the numbers cannot be trusted; with `align=True` always, with `align=False` never.
+    Returns one outcome for each step and rank.
     """
     from msprobe.compare_request import requested
     from msprobe.errors import UsageError
@@ -39,6 +42,7 @@ def compare(
         with_stack=stack_mode,
         only_table=not auto_analyze,
         fuzzy=fuzzy_match,
+        align=align,
     )
 
 
@@ -50,6 +54,7 @@ def compare_distributed(
     stack_mode: bool = False,
     auto_analyze: bool = True,
     fuzzy_match: bool = False,
+    align: bool | None = None,
 ) -> list[Outcome]:
     """Compare every rank that two step folders, or two runs, have in common; one table sums them up."""
     return _compared(
@@ -59,6 +64,7 @@ def compare_distributed(
         with_stack=stack_mode,
         only_table=not auto_analyze,
         fuzzy=fuzzy_match,
+        align=align,
     )
 
 
@@ -71,12 +77,15 @@ def _compared(
     with_stack: bool,
     only_table: bool,
     fuzzy: bool,
+    align: bool | None,
 ) -> list[Outcome]:
     from msprobe.compare_runs import Options, compare_runs
+    from msprobe.pairing.mapping import Mappings
     from msprobe.report.files import wanted_in
 
     wanted = wanted_in(output_path, with_stack=with_stack, only_table=only_table)
-    compared = compare_runs(target, golden, wanted, Options(fuzzy=fuzzy, stack=stack))
+    options = Options(fuzzy, Mappings(align=align), stack=stack, as_specified=True)
+    compared = compare_runs(target, golden, wanted, options)
     for line in compared.told():
         print(line)
     return compared.outcomes

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from msprobe import store
-from msprobe.analyse.comparison import Outcome, labelled
-from msprobe.analyse.locate import overall
-from msprobe.analyse.mapping import NO_MAPPINGS, Mappings
-from msprobe.analyse.plan import Plan, plan
-from msprobe.analyse.strays import Stray, strays
+from msprobe.analyse.judge import BAD
 from msprobe.compare import Progress, compare_recordings, must_hold_something, paired, tell_strays
 from msprobe.garbage import uncollected
+from msprobe.pairing.mapping import NO_MAPPINGS, Mappings
+from msprobe.pairing.strays import Stray, strays
+from msprobe.plural import counted
 from msprobe.report.answer import alignment, answer
 from msprobe.report.files import Wanted, Written, name_of, write_files, write_next, write_overview
 from msprobe.report.saved_mapping import Mapped, mapped_calls, mapped_places, write_data_mapping
 from msprobe.store import Source
+from msprobe.verdict.comparison import Outcome, labelled
+from msprobe.verdict.locate import overall
+from msprobe.verdict.plan import Plan, plan
 
 _INTERRUPTED = 130
 
@@ -39,6 +41,7 @@ class Options(NamedTuple):
     jobs: int = 1  # processes
     framework: str | None = None  # of the target, if the user named it
     save_mapping: str | None = None  # where to write which place was compared with which
+    as_specified: bool = False  # the table pairs calls by their numbers, and the advice is shown in full
 
 
 class Compared(NamedTuple):
@@ -50,17 +53,13 @@ class Compared(NamedTuple):
     next_config: Path | None = None
     next_plan: Plan | None = None
     mappings: tuple[Path, ...] = ()  # which place was compared with which
+    as_specified: bool = False  # the screen shows the advice of the specification in full
 
     def told(self) -> Iterator[str]:
         """What the screen shows: the answer, the advice, and where to read more."""
         yield from answer(self.outcomes)
         yield from (f"  {line}" for line in alignment(self.outcomes))
-        for outcome, written in zip(self.outcomes, self.written, strict=True):
-            if written.advice is not None:
-                which = f", {outcome.label}" if len(self.outcomes) > 1 else ""
-                yield ""
-                yield f"By the rules of the specification{which}:"
-                yield from str(written.advice).splitlines()
+        yield from self._advice() if self.as_specified else self._short_advice()
         yield ""
         for written in self.written:
             paths = (written.table, written.page, written.advice_file)
@@ -72,6 +71,24 @@ class Compared(NamedTuple):
         if self.next_config is not None and self.next_plan is not None:
             size = self.next_plan.size / 1e6
             yield f"wrote {self.next_config}: records the suspect next, about {size:.1f} MB of tensors"
+
+    def _advice(self) -> Iterator[str]:
+        """The advice of the specification in full; its fixed rules may mark what our answer explains."""
+        for outcome, written in zip(self.outcomes, self.written, strict=True):
+            if written.advice is not None:
+                which = f", {outcome.label}" if len(self.outcomes) > 1 else ""
+                yield ""
+                yield f"By the fixed rules of the specification{which}:"
+                yield from str(written.advice).splitlines()
+
+    def _short_advice(self) -> Iterator[str]:
+        files = [written.advice_file for written in self.written if written.advice_file is not None]
+        if files:
+            marked = sum(outcome.results[result] for outcome in self.outcomes for result in BAD)
+            rows = counted(marked, "row", "are")
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            yield ""
+            yield f"The specification's fixed rules: {rows} marked, see {files[0]}{more}."
 
     def files(self) -> dict[str, Any]:
         """Where everything lies, for the summary."""
@@ -127,6 +144,7 @@ def compare_runs(
         path,
         chosen if path else None,
         tuple(mappings),
+        options.as_specified,
     )
 
 
@@ -172,7 +190,12 @@ def _one(
         store.must_be_of(target, options.framework)
         golden = store.read_one(pair[1].path)
         comparison = compare_recordings(
-            target, golden, fuzzy=options.fuzzy, mappings=options.mappings, progress=progress
+            target,
+            golden,
+            fuzzy=options.fuzzy,
+            mappings=options.mappings,
+            as_specified=options.as_specified,
+            progress=progress,
         )
         culprit = comparison.located.culprit
         found = plan(target, culprit) if culprit is not None else None
@@ -186,7 +209,7 @@ def _one(
         if options.mappings.layer is not None:
             path = name_of(wanted, "data_mapping", mark, "yaml")
             write_data_mapping(path, mapped_places(pairs))
-        lines = tuple(mapped_calls(pairs)) if options.save_mapping is not None else ()
+        lines = tuple(mapped_calls(comparison.judged or pairs)) if options.save_mapping is not None else ()
         return _Done(outcome, written, found, lost, lines, path)
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias, get_args
 
-from msprobe.analyse import mapping
-from msprobe.analyse.mapping import (
+from msprobe.errors import ConfigError, RecordingError
+from msprobe.name import DEBUG, FORWARD, CallName, Direction
+from msprobe.pairing import mapping
+from msprobe.pairing.mapping import (
     ApiLine,
     ApiMapping,
     CellMapping,
@@ -19,9 +21,7 @@ from msprobe.analyse.mapping import (
     Line,
     Mappings,
 )
-from msprobe.analyse.match import NOWHERE
-from msprobe.errors import ConfigError, RecordingError
-from msprobe.name import DEBUG, FORWARD, CallName, Direction
+from msprobe.pairing.match import NOWHERE
 from msprobe.plural import counted
 from msprobe.yaml_file import Items, Member, Node, Object, Text, YamlFile, cut, read, why_no_object
 

@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from msprobe.analyse.match import Pair, Place, frames_of, match_whole
 from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors
 from msprobe.compare import UNLIKE_FILES, file_of, measured_tensors
 from msprobe.errors import MsprobeError
 from msprobe.given import is_file, is_folder, is_path, is_plain_name
 from msprobe.log import logger
+from msprobe.pairing.match import Pair, Place, frames_of, match_whole
 from msprobe.record import Frame, Recording
 from msprobe.report.advice import FINE, UNSEEN, Advice, usual_advice
 from msprobe.report.files import wanted_in, write_advice, write_table

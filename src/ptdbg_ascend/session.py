@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from msprobe.analyse.match import seen_in
 from msprobe.capture.debugger import Debugger
 from msprobe.capture.scope import Scope
 from msprobe.capture.switched import Switched
@@ -14,6 +13,7 @@ from msprobe.config import load_acl_config
 from msprobe.errors import HardwareError
 from msprobe.given import are_names, is_count, is_file, is_folder, is_path, is_plain_name
 from msprobe.log import logger
+from msprobe.pairing.match import seen_in
 from msprobe.record import Frame, Leaf, Record, is_float
 from msprobe.store.line_file import LineFiles
 from ptdbg_ascend import INVALID_PATH, CompareException, __version__, demand
@@ -31,7 +31,7 @@ _SCOPE = "set_dump_switch, scope param set invalid, "
 _NO_APIS = "Current dump mode is 'api_list', but the content of api_list parameter is empty or valid."
 _NO_SEED = "seed_all was not called: its seed is 1234 from here on. Call it before the model is made."
 _NO_RANK = "register_hook was given no rank and finds none: it dumps to rank0. If more train, name each."
-_NO_ACL = "dump_mode='acl' finds no overflows: nothing was dumped. Find the call with dump_mode='api' first."
+_NO_ACL = "register_hook, dump_mode='acl' needs an Ascend NPU and torch_npu: nothing was dumped. Use 'api'."
 _OTHER_MODE = "mode='acl' belongs to register_hook(dump_mode='acl'), and every other mode to one without it."
 _NO_NPU = "set_dump_switch, mode='acl' needs torch_npu, which cannot be imported here: nothing was dumped."
 _OVERFLOW = "[overflow %d times]: module name :'%s' is overflow and dump file is saved in '%s'."
@@ -40,8 +40,8 @@ _OVERFLOW = "[overflow %d times]: module name :'%s' is overflow and dump file is
 class Dump(Switched):
     """Writes each call to the .pkl of the present switch; one that overflows, to a .pkl of its own."""
 
-    def __init__(self, folder: Path, most: int | None) -> None:
-        super().__init__(folder, most)
+    def __init__(self, folder: Path, most: int | None, kernels: Any = None) -> None:
+        super().__init__(folder, most, kernels)
         self._mode, self._is_whole, self.files = "all", False, LineFiles(levels=2)
 
     def start(self, mode: str, calls: Scope, is_whole: bool, path: Path | None = None) -> None:
@@ -155,8 +155,7 @@ def register_hook(
         demand(is_count(given, low), f"register_hook, {key} is {given!r}; it must be a number from {low} on.")
     demand(dump_mode in ("api", "acl"), "dump_mode only support ['api', 'acl']")
     acl_config = _checked_config(dump_config) if dump_mode == "acl" else ""
-    if acl_config and name == OVERFLOW:
-        raise HardwareError(_NO_ACL)
+    kernels = TorchDebugger.call_kernels(acl_config, _NO_ACL) if acl_config and name == OVERFLOW else None
     has_place = acl_config or name == OVERFLOW or the.name
     demand(has_place, "register_hook needs to know where to dump: call set_dump_path before it.")
     logger().info(
@@ -174,10 +173,11 @@ def register_hook(
     if the.dump is not None and before == the.mounted and name == DUMP:
         the.dump.stop()  # for another model; calls are counted on, and files begun anew
         the.dump.files.forget()
-    elif acl_config:
+    elif acl_config and kernels is None:
         follow(None)
     else:
-        dump = Dump(the.folder.absolute() / f"rank{the.rank}", overflow_nums if name == OVERFLOW else None)
+        most = overflow_nums if name == OVERFLOW else None
+        dump = Dump(the.folder.absolute() / f"rank{the.rank}", most, kernels)
         follow(TorchDebugger.of_task(dump), dump)
     if name == OVERFLOW:
         set_overflow_check_switch("ON")

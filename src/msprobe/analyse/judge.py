@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from msprobe.analyse.match import Pair
 from msprobe.analyse.measure import (
     NOTHING,
     UNSUPPORTED,
@@ -19,6 +18,7 @@ from msprobe.analyse.measure import (
     values_of,
 )
 from msprobe.name import PARAMETERS_GRAD
+from msprobe.pairing.match import Pair
 
 YES, NO, NONE, UNMATCHED = "Yes", "No", "None", "Unmatched"
 PASS, DIFFERENT = "pass", "Different"

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msprobe import kernels
+from msprobe.dtypes import roundoff
 from msprobe.kernels import KIND_OF_DTYPE, PairSums, address_of
+from msprobe.metrics.errors import PairError, measure_error
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import StoredTensor, as_float
 
@@ -33,6 +35,7 @@ class TensorErrors(NamedTuple):
     five_thousandths: Number
     message: str = ""
     sums: PairSums | None = None
+    detail: PairError | None = None  # of numbers with a fraction that differ
 
     @property
     def metrics(self) -> tuple[Number, ...]:
@@ -66,14 +69,6 @@ class Checksums(NamedTuple):
 
 
 Measured = TensorErrors | StatisticsErrors | Checksums | None
-
-
-class SketchErrors(NamedTuple):
-    """Estimates from two sketches, each known to about `sd` of itself."""
-
-    relative: float  # |target - golden| / |golden|
-    cosine: float
-    sd: float
 
 
 def no_errors(reason: str, metric: Number = UNSUPPORTED) -> TensorErrors:
@@ -113,7 +108,16 @@ def measure_tensors(target: StoredTensor, golden: StoredTensor) -> TensorErrors:
     if ours.size != theirs.size:
         raise ValueError(f"Tensors of {ours.size} and {theirs.size} numbers cannot be measured.")
     sums = kernels.pair(address_of(ours), our_kind, address_of(theirs), their_kind, ours.size)
-    return errors_of(sums, target.array.shape)
+    return errors_of(sums, target.array.shape)._replace(detail=_detail(target, golden, sums))
+
+
+def _detail(target: StoredTensor, golden: StoredTensor, sums: PairSums) -> PairError | None:
+    """The directions of the error of two tensors that differ; whole numbers have none."""
+    unit = max(roundoff(target.dtype), roundoff(golden.dtype))
+    if not sums.unequal or not unit or target.array.size < 2:
+        return None
+    ours, theirs = (as_float(each.array, each.dtype) for each in (target, golden))
+    return measure_error(ours, theirs, unit=unit)
 
 
 def errors_of(sums: PairSums, shape: tuple[int, ...]) -> TensorErrors:
@@ -195,7 +199,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-# ---- checksums and sketches ----
+# ---- checksums ----
 
 
 def measure_checksums(target: Leaf | None, golden: Leaf | None) -> Checksums:
@@ -209,19 +213,3 @@ def checksum_of(leaf: Leaf | None) -> str:
     if leaf.is_tensor:
         return leaf.checksum or NOTHING
     return f"{zlib.crc32(str(leaf.value).encode()):08x}"
-
-
-def measure_sketches(target: Leaf, golden: Leaf) -> SketchErrors | None:
-    """What two sketches say; None where one is missing."""
-    if target.sketch is None or golden.sketch is None:
-        return None
-    with np.errstate(all="ignore"):
-        ours, theirs = (
-            np.frombuffer(sketch, "<f4").astype(np.float64) for sketch in (target.sketch, golden.sketch)
-        )
-        size, difference = float(np.linalg.norm(theirs)), float(np.linalg.norm(ours - theirs))
-        both, dot = size * float(np.linalg.norm(ours)), float(ours @ theirs)
-    relative = difference / size if size else (0.0 if difference == 0 else math.inf)
-    exact = golden.elements <= kernels.SKETCH_SIZE
-    sd = 0.0 if exact else 1 / math.sqrt(kernels.SKETCH_SIZE)
-    return SketchErrors(relative, dot / both if both else 1.0, sd)

@@ -75,6 +75,8 @@ UNINITIALISED = _names(
 )
 # Ours: whose result has the dtype that they are told, and not the one they compute in.
 CASTS = _names("to type type_as half bfloat16 float double view copy_ set_ numpy")
+# Ours: whose eps is by default that of the dtype they compute in, and its place among the arguments.
+EPS_BY_DTYPE = MappingProxyType({"rms_norm": 3})
 # The manual of torch.autocast: what is computed in the lower precision, whatever comes in.
 LOWERED = ULP | _names(
     "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution einsum "

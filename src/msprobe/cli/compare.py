@@ -1,12 +1,12 @@
-"""Compare two recordings: which call made the difference, and is it rounding or a fault?
+"""Compare two recordings and name the call that made the difference.
 
 TARGET is the run under suspicion, GOLDEN the one that is trusted. Each is the folder of a run, of one of its
 steps or ranks, or a dump.json. Ranks and steps of the same number are compared with each other. Each gives
 
-  compare_result_{timestamp}.xlsx   every place of every call, with its metrics and verdicts
+  compare_result_{timestamp}.xlsx   every value of every call, with its metrics and verdicts
   compare_result_{timestamp}.html   the same as a page: open it in a browser
-  advisor_{timestamp}.txt           the first node that may not reach accuracy, and what to do
-  next_config_{timestamp}.json      if they part: what to record next, around the suspect
+  advisor_{timestamp}.txt           the first row that the specification's fixed rules mark, and what to do
+  next_config_{timestamp}.json      if they diverge: what to record next, around the suspect
 
 Instead of two paths a compare.json may name them:
 
@@ -20,9 +20,9 @@ examples:
   msprobe -f pytorch compare -i compare.json -o ./output -s
 
 Two runs that do not make the same calls, such as of another release or with another attention, are paired by
-what their calls do:
+what their calls do, and the screen says so. --align does this in any case, --no-align never:
 
-  msprobe compare ./sdpa_dump ./eager_dump --align
+  msprobe compare ./sdpa_dump ./eager_dump --no-align
 
 A run of MindSpore (the target) can be compared with one of PyTorch. Without a mapping their calls are aligned
 by what they do, where they stand in the model, their shapes and values; the table tells how sure that is.
@@ -34,7 +34,8 @@ Kernels of MindSpore graphs are compared if compare.json names folders and has r
 
   {"npu_path": "./npu_dump", "bench_path": "./bench_dump", "rank_id": [0], "step_id": []}
 
-exit status: 0, or 1 if --fail-on found what it names, or 2 for a mistake in the command or its input
+exit status: 0, or 1 if --fail-on found what it names, or 2 for a mistake in the command or its input, and if
+nothing could be judged
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ from msprobe.errors import UsageError
 from msprobe.screen import harmless
 
 if TYPE_CHECKING:
-    from msprobe.analyse.comparison import Outcome
-    from msprobe.analyse.mapping import Mappings
     from msprobe.compare_request import Request
+    from msprobe.pairing.mapping import Mappings
+    from msprobe.verdict.comparison import Outcome
 
-SUMMARY = "where two recordings part"
+SUMMARY = "compare two recordings and name the call that made the difference"
 FAILURES = ("divergence", "accuracy", "unmatched")
 _PAIRING = ("fuzzy_match", "api_mapping", "cell_mapping", "data_mapping", "layer_mapping")  # but for --align
 _NOT_FOR_KERNELS = (
@@ -74,14 +75,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-f", "--fuzzy_match", action="store_true", help="match calls also if their counts differ")
     add(
         "--align",
-        action="store_true",
-        help="pair calls by what they do, not by their numbers: for runs that do not make the same calls",
+        action=argparse.BooleanOptionalAction,
+        help="pair calls by what they do, not by their numbers; if neither is given, this is done where the "
+        "numbers cannot be trusted, and the screen says why",
     )
     _add_mappings(parser)
     add(
         "--save_mapping",
         metavar="FILE",
-        help="write which place was compared with which, as a file for -dm that can be edited",
+        help="write which value was compared with which, as a file for -dm that can be edited",
     )
     add("--csv", action="store_true", help="write tables as csv instead of xlsx")
     add("--json", metavar="FILE", help="write a summary for programs (docs/compare.md describes its keys)")
@@ -91,8 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         action="append",
         choices=FAILURES,
-        help="exit with 1 if there is a divergence, a result No, Warning or Different (accuracy), or a place "
-        "without a counterpart (unmatched); may be given several times",
+        help="exit with 1 if the runs diverge or that cannot be told (divergence), if there is a result No, "
+        "Warning or Different (accuracy), or a value without a counterpart (unmatched); may be given several "
+        "times",
     )
     add("-j", "--jobs", metavar="N", type=int, help="ranks and steps compared at a time (default: all cores)")
 
@@ -154,6 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
         _jobs(arguments.jobs),
         arguments.framework,
         arguments.save_mapping,
+        arguments.input_path is not None,
     )
     compared = compare_runs(request.target, request.golden, wanted, options, progress("comparing"))
     if request.loud:
@@ -179,9 +183,9 @@ def _mappings(arguments: argparse.Namespace) -> Mappings:
     given = _given(arguments, _PAIRING)
     if arguments.align and given:
         raise UsageError(
-            f"--align pairs calls by what they do, and nothing else does; leave out --{given[0]}."
+            f"--align pairs calls by what they do and cannot be combined with --{given[0]}; leave one out."
         )
-    return mappings._replace(by_looks=arguments.align)
+    return mappings._replace(align=arguments.align)
 
 
 def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
@@ -240,12 +244,12 @@ def _log_calls(outcomes: Sequence[Outcome]) -> None:
 
 def _status(outcomes: Sequence[Outcome], fail_on: Sequence[str]) -> int:
     from msprobe.analyse.judge import BAD
-    from msprobe.analyse.locate import overall
+    from msprobe.verdict.locate import diverged
 
-    if fail_on and not any(outcome.judged for outcome in outcomes):
-        return 1  # nothing judged is never a pass
+    if not any(outcome.judged for outcome in outcomes):
+        return 2  # nothing judged is never a pass
     found = {
-        "divergence": overall([outcome.located for outcome in outcomes]) is not None,
+        "divergence": diverged([outcome.located for outcome in outcomes]) is not False,
         "accuracy": any(outcome.results[result] for outcome in outcomes for result in BAD),
         "unmatched": any(outcome.unmatched for outcome in outcomes),
     }

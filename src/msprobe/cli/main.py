@@ -40,7 +40,7 @@ _TRACEBACK = "MSPROBE_DEBUG"
 
 _DESCRIPTION = "Look at what msprobe recorded while a model was trained."
 _EXAMPLES = """examples:
-  msprobe compare TARGET GOLDEN     where two recordings part
+  msprobe compare TARGET GOLDEN     name the call that made the difference
   msprobe show ./recording          what was recorded, and where
   msprobe recover ./recording       after a crash or a kill: finish the recording with every finished call
   msprobe run_ut -api_info ./recording/step0/rank/dump.json   each recorded call, checked against a reference

@@ -6,8 +6,11 @@ accelerator of this machine; on a machine without one, where a tensor recording 
 was recorded (--outputs says otherwise). Each call runs in a worker process: one that crashes or hangs costs
 one row. Two tables are written:
 
-  accuracy_checking_result_{timestamp}.csv    one row for each call: pass, warning, error or SKIP
+  accuracy_checking_result_{timestamp}.csv    one row for each call: pass, warning, error or SKIP by the
+                                              specified rule; pass, error or cannot tell as verdict
   accuracy_checking_details_{timestamp}.csv   one row for each output and each gradient, with its metrics
+
+The verdict holds the relative and the scale error against what rounding explains. It decides the exit status.
 
 With "is_online": true in the configuration the calls come from a training that runs now with "online_run_ut":
 true, over the network or through a folder, and each rank has tables of its own (..._rank{R}.csv).
@@ -183,13 +186,15 @@ def _section(path: str | None) -> RunUt:
 
 def _tell_errors(checked: Checked) -> None:
     from msprobe.analyse.standards import ERROR
-    from msprobe.precheck.check import status_of
+    from msprobe.precheck.check import differences, status_of
 
     failed = [call for call in checked.summed if status_of(call) == ERROR]
     for call in failed[:_MOST_SHOWN]:
-        print(harmless(f"error: {call.message or call.call}"))
+        print(harmless(f"error: {call.reason or call.message or call.call}"))
     if len(failed) > _MOST_SHOWN:
         print(f"and {counted(len(failed) - _MOST_SHOWN, 'more call')} with errors")
+    for line in differences(checked):
+        print(harmless(line))
     if checked.left_out:
         print(f"left out by -f: {counted(checked.left_out, 'call')}, another one again but for values")
     for path in (checked.result_file, checked.details_file, checked.error_folder):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msprobe.analyse.judge import UNMATCHED, Finding
-from msprobe.analyse.match import Place
 from msprobe.name import BACKWARD, FORWARD
+from msprobe.pairing.match import Place
 
 FINE = "All data in comparison result meets the accuracy requirements."
 UNSEEN = "No data could be compared: the column Err_message says why of each."

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
-from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
-from msprobe.analyse.comparison import DOUBTFUL, Outcome, labelled
-from msprobe.analyse.locate import Divergence, Evidence, overall
 from msprobe.plural import counted
 from msprobe.record import nearest_frames, on_one_line
+from msprobe.verdict.assess import CANNOT_TELL, ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
+from msprobe.verdict.comparison import DOUBTFUL, Outcome, labelled
+from msprobe.verdict.locate import Divergence, Evidence, overall, suspects
+from msprobe.verdict.precision import Precision
 
 _WORDS = {
     SAME: "equal",
     ROUNDING: "within rounding",
-    PASSED_ON: "passed on",
-    ENTERED: "came in different",
+    PASSED_ON: "explained by their inputs",
+    ENTERED: "different on input",
     ORIGINATED: "made different here",
+    CANNOT_TELL: "uncertain",
     NOT_JUDGED: "not judged",
 }
 _MOST_DOUBTFUL = 5
-_LEARNT = "what an optimizer made of an earlier step, whose gradient here differs"
+_MOST_SUSPECTS = 3
 
 
 def answer(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Over all steps and ranks: the headline, then what supports it."""
     yield headline(outcomes)
-    culprit = overall([outcome.located for outcome in outcomes])
+    located = [outcome.located for outcome in outcomes]
+    culprit = overall(located)
     if culprit is not None:
         yield from (f"  {line}" for line in details(culprit))
-    elif any(outcome.located.first for outcome in outcomes):
-        first = next(o.located.first for o in outcomes if o.located.first is not None)
-        why = _LEARNT if first.verdict.level == ENTERED else first.verdict.reason
-        yield f"  the first place beyond rounding: {first.place.name}{_where(first)}: {why}"
+        yield from _others(suspects(located)[1:])
+    else:
+        yield from _uncertain(outcomes)
+    yield from (f"  {line}" for line in facts(outcomes))
     for outcome in outcomes:
         producer = outcome.located.not_finite
         if producer is not None and (culprit is None or producer.place.record is not culprit.place.record):
@@ -45,28 +49,70 @@ def headline(outcomes: Sequence[Outcome]) -> str:
     culprit = overall([outcome.located for outcome in outcomes])
     judged = sum(outcome.judged for outcome in outcomes)
     if culprit is not None:
-        word = "comes in different at" if culprit.verdict.level == ENTERED else "is made different by"
-        what = "The first value that differs by more than rounding"
-        return f"{what} {word} {culprit.place.record.name}{_where(culprit)}."
-    if any(outcome.located.first for outcome in outcomes):
-        return (
-            "Differences grow beyond rounding, but no single call makes one: each is explained by what went "
-            "before."
-        )
+        name = f"{culprit.place.record.name}{_where(culprit)}"
+        if culprit.verdict.level == ENTERED:
+            return f"First divergence: {name}: its {culprit.place.slot} differs when it comes in."
+        return f"Culprit: {name}."
     if not judged:
-        return "Nothing could be judged: no place has values on both sides. Are both of one level?"
-    compared = counted(judged, "place", "were")
-    are_equal = all(outcome.levels[SAME] == outcome.judged for outcome in outcomes)
-    explained = "all are equal" if are_equal else "rounding explains every difference"
-    return f"No divergence: {compared} compared, and {explained}."
+        return "Nothing could be judged: no value is known on both sides. Are both of one level?"
+    compared = counted(judged, "value", "were")
+    if any(outcome.located.uncertain for outcome in outcomes):
+        start = "It cannot be told whether the runs diverge"
+        return f"{start}: {compared} compared, and no call is clearly at fault."
+    if all(outcome.levels[SAME] == outcome.judged for outcome in outcomes):
+        return f"No divergence: {compared} compared, and all are equal."
+    if any(outcome.levels[level] for outcome in outcomes for level in (ENTERED, ORIGINATED)):
+        return f"No divergence: {compared} compared, and rounding and earlier steps explain every difference."
+    return f"No divergence: {compared} compared, and rounding explains every difference."
+
+
+def _uncertain(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    found = [outcome.located.uncertain for outcome in outcomes if outcome.located.uncertain is not None]
+    for each in found[:1]:
+        yield f"  first uncertain value: {each.place.name}{_where(each)}: {each.verdict.reason}"
+
+
+def _others(found: Sequence[Divergence]) -> Iterator[str]:
+    """Further suspects, in order of execution."""
+    if found:
+        yield "  other suspects:"
+    for each in found[:_MOST_SUSPECTS]:
+        yield f"    {each.place.name}{_where(each)}: {each.verdict.reason}{in_brackets(score(each))}"
+    if len(found) > _MOST_SUSPECTS:
+        yield f"    and {len(found) - _MOST_SUSPECTS} more"
+
+
+def score(found: Divergence) -> str:
+    """How far a suspect is beyond what is explained; empty where no number says it."""
+    value = found.verdict.score
+    return f"score {value:.3g}" if value > 1 and math.isfinite(value) else ""
+
+
+def in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
+
+
+def facts(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What is true of the runs as a whole."""
+    precision = next((outcome.precision for outcome in outcomes if outcome.precision is not None), None)
+    if precision is not None:
+        yield precision_fact(precision)
+    not_equal = next((o.located.not_equal for o in outcomes if o.located.not_equal is not None), None)
+    if not_equal is not None:
+        yield f"first value that is not bit-equal: {not_equal.place.name}{_where(not_equal)}"
+
+
+def precision_fact(precision: Precision) -> str:
+    where = "" if precision.where == "everywhere" else " matrix products"
+    return f"the target computes{where} in {precision.target}, the golden run in {precision.golden}"
 
 
 def details(culprit: Divergence) -> Iterator[str]:
     """What a reader wants to know of it next."""
     yield f"{culprit.place.slot or 'value'}: {culprit.verdict.reason}"
-    error, leaf = culprit.verdict.error, culprit.place.leaf
-    if error is not None and error != float("inf") and leaf is not None and leaf.is_tensor:
-        yield f"a relative tolerance of {error:.2g} would have passed it"
+    yield from weight(culprit)
+    if culprit.golden not in ("", str(culprit.place.record.name)):
+        yield f"compared with {culprit.golden} of the golden run"
     if culprit.hint:
         yield culprit.hint
     if culprit.modules:
@@ -76,10 +122,24 @@ def details(culprit: Divergence) -> Iterator[str]:
     yield f"evidence: {evidence(culprit.evidence)}"
 
 
+def weight(found: Divergence) -> Iterator[str]:
+    """The numbers behind a suspect: its score, what is explained, and what tolerance would have passed it."""
+    verdict, leaf = found.verdict, found.place.leaf
+    if score(found):
+        explained = "rounding and its inputs explain" if verdict.level == ORIGINATED else "rounding explains"
+        bound = ""
+        if verdict.explained is not None and math.isfinite(verdict.explained):
+            bound = f"; they explain a relative error of up to {verdict.explained:.2g}"
+        yield f"{score(found)}: above 1 it is more than {explained}{bound}"
+    error = verdict.error
+    if error is not None and math.isfinite(error) and leaf is not None and leaf.is_tensor:
+        yield f"a relative tolerance of {error:.2g} would have passed it"
+
+
 def evidence(found: Evidence) -> str:
     """The grade, and what it rests on."""
     unchecked = sum(found.unchecked.values())
-    text = f"{found.grade}; before it {counted(found.checked, 'place', 'were')} compared"
+    text = f"{found.grade}; before it {counted(found.checked, 'value', 'were')} compared"
     if unchecked:
         reasons = sorted(found.unchecked.items(), key=lambda item: -item[1])[:3]
         text += f", {unchecked} not ({', '.join(f'{count}: {why}' for why, count in reasons)})"
@@ -87,11 +147,12 @@ def evidence(found: Evidence) -> str:
 
 
 def counts(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """How many values have which verdict, of each step and rank."""
     for outcome in outcomes:
         parts = [f"{outcome.levels[level]} {word}" for level, word in _WORDS.items() if outcome.levels[level]]
         label = f"{outcome.label}: " if outcome.label else ""
         without = f" ({outcome.unmatched} without a counterpart)" if outcome.unmatched else ""
-        yield f"{label}{counted(outcome.places, 'place')}: {', '.join(parts)}{without}"
+        yield f"{label}{counted(outcome.places, 'value')}: {', '.join(parts)}{without}"
 
 
 def _where(divergence: Divergence) -> str:
@@ -106,6 +167,11 @@ def alignment(outcomes: Sequence[Outcome]) -> Iterator[str]:
         return
     calls, paired = sum(each.calls for each in found), sum(each.paired for each in found)
     doubtful = sorted((pair for each in found for pair in each.doubtful), key=lambda pair: pair.certainty)
+    why = next((each.why for each in found if each.why), "")
+    if why:
+        yield f"calls were aligned automatically, because {why}; --no-align pairs them by their numbers"
+    if not all(each.in_table for each in found):
+        yield "the table pairs calls by their numbers, as specified; this answer and its verdicts do not"
     yield (
         f"aligned without a mapping: {paired} of the target's {counted(calls, 'call')}, {len(doubtful)} of "
         f"them with less than {100 * DOUBTFUL:.0f} % confidence; --save_mapping FILE writes the pairs"

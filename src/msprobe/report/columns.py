@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.judge import Finding, needs_agree
-from msprobe.analyse.match import Place, frames_of
 from msprobe.analyse.measure import (
     NOTHING,
     UNSUPPORTED,
     StatisticsErrors,
     TensorErrors,
     checksum_of,
-    measure_sketches,
     values_of,
 )
+from msprobe.pairing.described import measure_sketches
+from msprobe.pairing.match import Place, frames_of
 from msprobe.report.table import Cell, Table
+from msprobe.verdict.comparison import Comparison
 
 
 class Columns(NamedTuple):

@@ -11,9 +11,6 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from msprobe.analyse.assess import LEVELS
-from msprobe.analyse.comparison import Comparison, Outcome
-from msprobe.analyse.plan import Plan
 from msprobe.errors import UsageError
 from msprobe.report.advice import Advice, advise
 from msprobe.report.columns import table
@@ -22,6 +19,9 @@ from msprobe.report.summary import junit, summary
 from msprobe.report.table import Table, write_csv
 from msprobe.report.xlsx import write_xlsx
 from msprobe.store.layout import make_folder, write_whole
+from msprobe.verdict.assess import LEVELS
+from msprobe.verdict.comparison import Comparison, Outcome
+from msprobe.verdict.plan import Plan
 
 
 class Wanted(NamedTuple):

@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from isal import isal_zlib
 from pydantic_core import PydanticSerializationError, to_json
 
-from msprobe.analyse.comparison import Comparison
+from msprobe.kernels_deflate import compress
 from msprobe.report.page_answer import answer_section
 from msprobe.report.page_rows import page_rows
 from msprobe.report.table import REPLACEMENT, SURROGATE
 from msprobe.store.layout import write_whole
+from msprobe.verdict.comparison import Comparison
 
 _ASSETS = Path(__file__).with_name("page_assets")
 # Joined into one script, in this order: the files share one scope, and a later one uses those before it.
 _SCRIPTS = ("data.js", "dom.js", "table.js", "tree.js", "plot.js", "chart.js", "detail.js", "page.js")
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
-_PACKING = 3  # isal's densest
 
 
 def write_page(
@@ -89,7 +88,7 @@ def _links(others: Sequence[tuple[str, str]]) -> str:
 
 def _packed(content: bytes) -> str:
     """Compressed, in characters that a page can hold."""
-    return base64.b64encode(isal_zlib.compress(content, _PACKING)).decode("ascii")
+    return base64.b64encode(compress(content)).decode("ascii")
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from msprobe.analyse.comparison import Comparison, Outcome
 from msprobe.analyse.judge import UNMATCHED
-from msprobe.analyse.locate import Divergence
 from msprobe.record import Recording, nearest_frames, on_one_line
-from msprobe.report.answer import alignment, evidence, headline
+from msprobe.report.answer import (
+    alignment,
+    evidence,
+    headline,
+    in_brackets,
+    precision_fact,
+    score,
+    weight,
+)
 from msprobe.report.page_rows import GRAVITY, frames_of
+from msprobe.verdict.comparison import Comparison, Outcome
+from msprobe.verdict.locate import Divergence
 
-_MOST_ORIGINS = 6
+_MOST_SUSPECTS = 6
 _KICKER = {
     "culprit": "Not rounding",
-    "grown": "Grown slowly",
+    "uncertain": "Cannot tell",
     "fine": "Within rounding",
     "unknown": "Not judged",
 }
@@ -23,8 +31,9 @@ _MEANING = {
     "same": "equal on both sides",
     "not judged": "nothing to compare",
     "rounding": "rounding explains it",
-    "passed on": "differs as its inputs do",
-    "entered": "came in different",
+    "passed on": "its inputs explain it",
+    "cannot tell": "what was recorded does not say why",
+    "entered": "different on input",
     "originated": "made different here",
 }
 
@@ -35,7 +44,7 @@ def answer_section(comparison: Comparison, outcome: Outcome, next_config: str) -
     divergence = located.culprit or located.first
     kind = "fine" if outcome.judged else "unknown"
     if divergence is not None:
-        kind = "culprit" if located.culprit is not None else "grown"
+        kind = "culprit" if located.culprit is not None else "uncertain"
     lines = [
         *_divergence(divergence, comparison.target),
         *_more(comparison),
@@ -70,8 +79,8 @@ def _divergence(found: Divergence | None, target: Recording) -> Iterator[str]:
     slot = found.place.slot or "value"
     place = slot if found.verdict.is_origin else found.place.name
     yield f'<p class="lead">{_jump(found.row, escape(place))}: {escape(verdict.reason)}.</p>'
-    if verdict.error is not None and verdict.error != float("inf"):
-        yield f"<p>A relative tolerance of <b>{verdict.error:.2g}</b> would have passed it.</p>"
+    for line in weight(found):
+        yield f"<p>{escape(line[0].upper() + line[1:])}.</p>"
     if found.hint:
         yield f'<p class="hint">{escape(found.hint)}</p>'
     yield "<dl>"
@@ -96,17 +105,30 @@ def _stack(frames: tuple[str, ...]) -> Iterator[str]:
 
 
 def _more(comparison: Comparison) -> Iterator[str]:
-    """Further origins, and who made the first NaN."""
+    """Other suspects, what is true of the run as a whole, and who made the first NaN."""
     located = comparison.located
     further = [origin for origin in located.origins if origin is not located.culprit]
     if further:
-        links = ", ".join(_jump(o.row, escape(str(o.place.record.name))) for o in further[:_MOST_ORIGINS])
-        rest = f" and {len(further) - _MOST_ORIGINS} more" if len(further) > _MOST_ORIGINS else ""
-        yield f'<p class="aside">After it, these look alike: {links}{rest}.</p>'
+        items = "".join(map(_suspect, further[:_MOST_SUSPECTS]))
+        rest = len(further) - _MOST_SUSPECTS
+        more = f"<li>and {rest:,} more</li>" if rest > 0 else ""
+        yield f'<h2 class="aside">Other suspects</h2><ol class="suspects">{items}{more}</ol>'
+    if comparison.precision is not None:
+        fact = escape(precision_fact(comparison.precision))
+        yield f'<p class="aside">{fact[0].upper()}{fact[1:]}.</p>'
+    not_equal = located.not_equal
+    if not_equal is not None:
+        link = _jump(not_equal.row, escape(not_equal.place.name))
+        yield f'<p class="aside">First value that is not bit-equal: {link}.</p>'
     producer = located.not_finite
     if producer is not None and not (located.culprit and producer.row == located.culprit.row):
         link = _jump(producer.row, escape(producer.place.name))
         yield f'<p class="aside">NaN first appears in {link}, whose inputs are finite.</p>'
+
+
+def _suspect(found: Divergence) -> str:
+    link = _jump(found.row, escape(found.place.name))
+    return f"<li>{link}: {escape(found.verdict.reason)}{escape(in_brackets(score(found)))}</li>"
 
 
 def _alignment(outcome: Outcome) -> Iterator[str]:
@@ -135,7 +157,7 @@ def _levels(outcome: Outcome) -> str:
         for level in reversed(GRAVITY)
         if outcome.levels[level]
     )
-    return f"<table><caption>Places and their verdicts: {outcome.places:,} in all</caption>{rows}</table>"
+    return f"<table><caption>Values and their verdicts: {outcome.places:,} in all</caption>{rows}</table>"
 
 
 def _results(comparison: Comparison, outcome: Outcome) -> str:
@@ -144,7 +166,7 @@ def _results(comparison: Comparison, outcome: Outcome) -> str:
         f"<td>{_remark(comparison, result)}</td></tr>"
         for result, count in sorted(outcome.results.items())
     )
-    return f"<table><caption>Results by the specification</caption>{rows}</table>"
+    return f"<table><caption>By the fixed rules of the specification</caption>{rows}</table>"
 
 
 def _remark(comparison: Comparison, result: str) -> str:

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from msprobe.analyse.assess import ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME, in_order
-from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.judge import Finding
-from msprobe.analyse.match import Pair, Place
+from msprobe.graph_order import in_order
 from msprobe.kernels import Statistics
 from msprobe.name import FORWARD
+from msprobe.pairing.match import Pair, Place
 from msprobe.record import Record, Recording
 from msprobe.report.columns import DESCRIPTION, RESULTS, STATISTICS, Columns, description, metrics, results
 from msprobe.report.page_numbers import Numbers
 from msprobe.report.page_tree import TreeBuilder
+from msprobe.verdict.assess import CANNOT_TELL, ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
+from msprobe.verdict.comparison import Comparison
 
 # From harmless to grave; a row holds the number of its verdict.
-GRAVITY = (SAME, NOT_JUDGED, ROUNDING, PASSED_ON, ENTERED, ORIGINATED)
+GRAVITY = (SAME, NOT_JUDGED, ROUNDING, PASSED_ON, CANNOT_TELL, ENTERED, ORIGINATED)
 
 _NO_STATISTICS = (None,) * len(STATISTICS)
 

@@ -16,10 +16,12 @@ from typing import NamedTuple
 
 from msprobe.analyse.accuracy import Accuracy
 from msprobe.errors import UsageError
+from msprobe.metrics.rounding import Judged
 from msprobe.report.table import csv_lines, written
 from msprobe.store.layout import open_new, open_regular, write_whole
 
-RESULT_COLUMNS = ("API name", "Forward Test Success", "Backward Test Success", "Message")
+SPECIFIED_RESULT_COLUMNS = ("API name", "Forward Test Success", "Backward Test Success", "Message")
+RESULT_COLUMNS = (*SPECIFIED_RESULT_COLUMNS, "Forward Verdict", "Backward Verdict", "Verdict Reason")
 # Of each metric: its column, and where it comes from.
 METRICS = (
     ("余弦相似度", "cosine"),
@@ -40,12 +42,19 @@ METRICS = (
     ("ULP误差平均值", "mean_ulp"),
     ("ULP误差大于阈值占比", "ulp_share"),
 )
-DETAIL_COLUMNS = (
+SPECIFIED_DETAIL_COLUMNS = (
     *("API Name", "Bench Dtype", "DEVICE Dtype", "Shape"),
     *(column for column, _ in METRICS),
     *("Status", "Message"),
 )
-COMPARED_RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
+JUDGED_COLUMNS = RELATIVE_ERROR, SCALE_ERROR, TOLERANCE, VERDICT, REASON = (
+    *("Relative Error", "Scale Error", "Tolerance", "Verdict", "Verdict Reason"),
+)
+DETAIL_COLUMNS = (*SPECIFIED_DETAIL_COLUMNS, *JUDGED_COLUMNS)
+COMPARED_RESULT_COLUMNS = (
+    *("API Name", "Forward Test Success", "Backward Test Success", "Message"),
+    *("Forward Verdict", "Backward Verdict", "Verdict Reason"),
+)
 COMPARED_COLUMNS = (
     *("API Name", "小值域错误比值", "小值域判定结果", "均方根误差比值", "均方根误差判定结果"),
     *("相对误差最大值比值", "相对误差最大值判定结果", "相对误差平均值比值", "相对误差平均值判定结果"),
@@ -53,7 +62,7 @@ COMPARED_COLUMNS = (
     *("相对误差错误率", "相对误差判定结果", "绝对误差错误率", "绝对误差判定结果"),
     *("二进制一致错误率", "二进制一致错误率判定结果", "ULP误差平均值", "ULP误差大于阈值占比"),
     *("ULP误差大于阈值占比比值", "ULP误差判定结果", "双千指标", "双千指标判定结果"),
-    *("比对结果", "比对算法", "Message"),
+    *("比对结果", "比对算法", "Message", "Verdict", "Verdict Reason"),
 )
 BLANK = " "  # a cell without a value, as every release writes it
 RESULT_NAME = re.compile(r"accuracy_checking_result_([0-9]{14})\.csv")
@@ -72,6 +81,7 @@ class Result(NamedTuple):
     dtype: str = ""
     shape: tuple[int, ...] | None = None
     accuracy: Accuracy | None = None
+    judged: Judged | None = None  # None: it was skipped
 
 
 class Summed(NamedTuple):
@@ -81,17 +91,29 @@ class Summed(NamedTuple):
     forward: str
     backward: str  # "": it has none
     message: str = ""
+    forward_verdict: str = ""
+    backward_verdict: str = ""
+    reason: str = ""
 
 
 def result_cells(summed: Summed) -> list[str]:
-    return [summed.call, summed.forward or BLANK, summed.backward or BLANK, summed.message]
+    call, *cells = summed
+    return [call, *(cell or BLANK for cell in cells[:2]), cells[2], *(cell or BLANK for cell in cells[3:])]
 
 
 def detail_cells(result: Result) -> list[str]:
     metrics = [metric(result.accuracy, field) for _, field in METRICS]
     dtypes = [f"torch.{dtype}" if dtype else BLANK for dtype in (result.reference_dtype, result.dtype)]
     shape = BLANK if result.shape is None else str(result.shape)
-    return [result.place, *dtypes, shape, *metrics, result.status, result.message or BLANK]
+    cells = [result.place, *dtypes, shape, *metrics, result.status, result.message or BLANK]
+    return [*cells, *_judged_cells(result)]
+
+
+def _judged_cells(result: Result) -> list[str]:
+    if result.judged is None:
+        return [BLANK, BLANK, BLANK, result.status, BLANK]
+    *numbers, verdict, reason = result.judged
+    return [*(BLANK if value is None else f"{value:.6g}" for value in numbers), verdict, reason or BLANK]
 
 
 def metric(accuracy: Accuracy | None, field: str) -> str:
@@ -108,7 +130,7 @@ def number(value: float | str | None) -> str:
 
 def accuracy_of(row: Mapping[str, str]) -> Accuracy | None:
     """The metrics of a row that was read, whatever release wrote it; None if it has none."""
-    found = {field: _parsed(row.get(column, "")) for column, field in METRICS}
+    found = {field: parsed(row.get(column, "")) for column, field in METRICS}
     if all(value is None for value in found.values()):
         return None
     absent = {"cosine": None, "max_abs": None}
@@ -117,7 +139,8 @@ def accuracy_of(row: Mapping[str, str]) -> Accuracy | None:
     return Accuracy(**{**missing, **absent, **known})  # type: ignore[arg-type]
 
 
-def _parsed(cell: str) -> float | None:
+def parsed(cell: str) -> float | None:
+    """Return the number in a cell; None if it holds none."""
     try:
         return float(cell)
     except ValueError:
@@ -162,7 +185,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         raise UsageError(f"{path} cannot be understood: {error}.") from None
     missing = [column for column in columns if column not in (rows[0] if rows else [])]
     if missing:
-        kind = "details" if columns is DETAIL_COLUMNS else "result"
+        kind = "details" if columns is SPECIFIED_DETAIL_COLUMNS else "result"
         raise UsageError(f"{path} is no accuracy_checking_{kind} table: it has no column '{missing[0]}'.")
     return [
         dict(zip(rows[0], [written(cell) for cell in row] + [""] * len(rows[0]), strict=False))

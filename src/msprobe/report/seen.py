@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from msprobe.analyse.match import seen_in
 from msprobe.analyse.measure import values_of
 from msprobe.name import slot_name
+from msprobe.pairing.match import seen_in
 from msprobe.record import Frame, Leaf, Record, Stack
 from msprobe.screen import harmless
 

@@ -9,10 +9,10 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from msprobe import __version__
-from msprobe.analyse.assess import LEVELS
-from msprobe.analyse.comparison import Aligned, Case, Outcome
-from msprobe.analyse.locate import Divergence, overall
 from msprobe.report.table import SURROGATE
+from msprobe.verdict.assess import LEVELS
+from msprobe.verdict.comparison import Aligned, Case, Outcome
+from msprobe.verdict.locate import MOST_SUSPECTS, Divergence, diverged, overall, suspects
 
 VERSION = 1  # of the summary; a new key does not change it, a changed or missing one does
 
@@ -20,7 +20,10 @@ VERSION = 1  # of the summary; a new key does not change it, a changed or missin
 def summary(outcomes: Sequence[Outcome], *, files: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All steps and ranks in one value that JSON can hold."""
     culprit = overall([outcome.located for outcome in outcomes])
-    firsts = [outcome.located.first for outcome in outcomes if outcome.located.first is not None]
+    found = [outcome.located for outcome in outcomes]
+    firsts = [located.first for located in found if located.first is not None]
+    not_equal = [located.not_equal for located in found if located.not_equal is not None]
+    precision = next((outcome.precision for outcome in outcomes if outcome.precision is not None), None)
     counts: Counter[str] = Counter()
     results: Counter[str] = Counter()
     for outcome in outcomes:
@@ -29,11 +32,14 @@ def summary(outcomes: Sequence[Outcome], *, files: Mapping[str, Any] | None = No
     return {
         "summary_version": VERSION,
         "tool": f"msprobe {__version__}",
-        "diverged": culprit is not None,
+        "diverged": diverged(found),
         "counts": dict(counts),
         "results": _results(results),
         "first_divergence": described(firsts[0] if firsts else None),
         "culprit": described(culprit),
+        "suspects": [described(each) for each in suspects(found)],
+        "first_not_equal": described(not_equal[0] if not_equal else None),
+        "precision": precision._asdict() if precision is not None else None,
         "recordings": [_recording(outcome) for outcome in outcomes],
         "files": dict(files or {}),
     }
@@ -50,6 +56,9 @@ def _recording(outcome: Outcome) -> dict[str, Any]:
         "results": _results(outcome.results),
         "first_divergence": described(outcome.located.first),
         "culprit": described(outcome.located.culprit),
+        "suspects": [described(each) for each in outcome.located.origins[:MOST_SUSPECTS]],
+        "first_not_equal": described(outcome.located.not_equal),
+        "precision": outcome.precision._asdict() if outcome.precision is not None else None,
         "nan_producer": described(outcome.located.not_finite),
         "alignment": _alignment(outcome.aligned),
     }
@@ -64,7 +73,7 @@ def _alignment(aligned: Aligned | None) -> dict[str, Any] | None:
         for target, golden, (share, why) in aligned.pairs
     ]
     counts = {"calls": aligned.calls, "paired": aligned.paired, "doubtful": len(aligned.doubtful)}
-    return {**counts, "pairs": pairs}
+    return {**counts, "automatic": aligned.why or None, "in_table": aligned.in_table, "pairs": pairs}
 
 
 def _counts(outcome: Outcome) -> dict[str, int]:
@@ -85,12 +94,16 @@ def described(divergence: Divergence | None) -> dict[str, Any] | None:
     return {
         "name": name,
         "slot": place.slot,
+        "golden_name": divergence.golden or None,
         "step": divergence.step,
         "rank": divergence.rank,
         "verdict": verdict.level,
         "reason": verdict.reason,
         "error": _number(verdict.error),
         "tolerance": _number(verdict.tolerance),
+        "score": _number(verdict.score),
+        "explained": _number(verdict.explained),
+        "scale_error": _number(verdict.scale),
         "hint": divergence.hint,
         "modules": list(divergence.modules),
         "stack": list(divergence.frames),

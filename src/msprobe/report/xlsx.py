@@ -11,10 +11,10 @@ from itertools import chain, count, islice, product
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from isal import isal_zlib
 from pydantic_core import to_json
 
 from msprobe.errors import UsageError
+from msprobe.kernels_deflate import crc32, packer
 from msprobe.report.table import REPLACEMENT, SURROGATE, Cell, Table
 from msprobe.store.layout import write_whole
 
@@ -286,16 +286,16 @@ def _zip(members: Iterable[tuple[str, Iterable[str]]]) -> Iterator[bytes]:
         start = struct.pack("<HHHHH", _ZIP_VERSION, _SIZES_FOLLOW, _DEFLATED, 0, _FIRST_OF_1980)
         length = struct.pack("<HH", len(name), 0)
         yield (head := b"PK\3\4" + start + bytes(12) + length + name.encode())
-        packer = isal_zlib.compressobj(1, isal_zlib.DEFLATED, -15)
+        pack = packer()
         crc = size = packed_size = 0
         for text in texts:
             content = text.encode()
-            crc = isal_zlib.crc32(content, crc)
+            crc = crc32(content, crc)
             size += len(content)
-            packed = packer.compress(content)
+            packed = pack.compress(content)
             packed_size += len(packed)
             yield packed
-        yield (packed := packer.flush())
+        yield (packed := pack.flush())
         packed_size += len(packed)
         if max(size, offset + packed_size) > _LARGEST_MEMBER:
             raise UsageError("The table is too large for an xlsx file, which ends at 4 GB; write it as csv.")

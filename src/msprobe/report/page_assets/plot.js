@@ -227,6 +227,7 @@ const MARKS = {
     pen.arc(x, y, 2, 0, 2 * Math.PI);
   },
   "passed on": (pen, x, y) => polygon(pen, x, y, [[0, -4], [3.5, 2.5], [-3.5, 2.5]]),
+  "cannot tell": (pen, x, y) => polygon(pen, x, y, [[0, 4], [3.5, -2.5], [-3.5, -2.5]]),
   entered: (pen, x, y) => polygon(pen, x, y, [[0, -6.5], [6.5, 0], [0, 6.5], [-6.5, 0]]),
   originated: (pen, x, y) => pen.rect(x - 4.5, y - 4.5, 9, 9),
 };

@@ -1,0 +1,331 @@
+"""How a result differs from its reference: its size, and its directions, each with a standard error.
+
+With result y, reference g and error e = y - g over N numbers, everything in float64:
+
+    relative     |e| / |g|, 2-norms
+    scale        <e, g> / <g, g>: by how much the whole result is too large
+    shift        mean(e) / rms(g): by how much the whole result lies too high
+    first_axis,  how far the scale errors of single indices of an axis scatter about that of the whole:
+    last_axis    chi-square per degree of freedom
+    peak         max|e| / rms(e)
+
+Rounding is large, but it has no direction: its scale error lies within a few standard errors of zero. Faults
+have a direction. The standard error comes from the data: with r = e - scale * g,
+
+    se^2 = sum over blocks of (sum of r * g in the block)^2 / (sum of g^2 outside the block)^2
+
+where the blocks are the indices of one axis, and the axis is the one that gives most. So errors that are
+alike along an axis, such as those of a row that was normalised, count once and not once for each number. This
+is the jackknife: each block is left out once. If one number carries the whole norm, no fit hides its error.
+
+A number that is NaN or infinite on a side is left out of all sums; where the other side does not have the
+same, it is counted as mismatched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_Floats = npt.NDArray[np.float64]
+_Array = np.ndarray[Any, Any]
+
+LEAST_BLOCKS = 8  # fewer say nothing about how sums over blocks scatter
+_LEAST_NUMBERS = 64  # of an array that has no axis of that many indices, to be cut into blocks at all
+_LEAST_CARRIERS = 4.0  # numbers that an index needs for a scale error of its own
+_AT_ONCE = 1 << 17
+
+
+class Bound(NamedTuple):
+    """How far one number of a result may be off: `relative` times the reference's number, plus `absolute`."""
+
+    relative: float
+    absolute: float = 0.0
+
+
+class Spread(NamedTuple):
+    """How far the scale errors of single indices of an axis lie about that of the whole."""
+
+    size: float  # the root mean square; this part of the relative error is scaling of single indices
+    noise: float  # what errors without direction would give
+
+
+class PairError(NamedTuple):
+    """What a result and its reference say about each other; None: the data cannot tell."""
+
+    numbers: int  # that are finite on both sides
+    mismatched: int  # NaN or infinite, and not the same on both sides
+    reference_norm: float
+    error_norm: float
+    relative: float  # inf: an error beside a reference of zeros; 0: zeros on both sides
+    scale: float | None  # None: a reference of zeros
+    scale_deviation: float | None  # standard error of `scale`; None: fewer than 8 blocks, or one carries all
+    shift: float | None
+    shift_deviation: float | None
+    first_axis: float | None  # None: fewer than two indices, or too few numbers in each
+    last_axis: float | None
+    first_spread: Spread | None  # None: fewer than two indices
+    last_spread: Spread | None
+    peak: float  # 0: no error
+    peak_index: tuple[int, ...] | None  # of the largest error
+    beyond: int  # numbers whose error is larger than the bound that was given
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute error."""
+        return self.peak * self.error_norm / math.sqrt(self.numbers) if self.numbers else 0.0
+
+
+def measure_error(
+    result: _Array,
+    reference: _Array,
+    *,
+    unit: float = 0.0,
+    bound: Bound | None = None,
+    overflow: float = math.inf,
+) -> PairError:
+    """Measure a result against a reference of the same shape; both real or both complex.
+
+    unit      unit roundoff: scale errors of single indices that differ by that much are no scatter
+    bound     numbers with a larger error are counted in `beyond`
+    overflow  the largest number that the result's dtype holds: a larger one of the reference is infinite
+    """
+    ours, theirs = _real(result), _real(reference)
+    if ours.shape != theirs.shape:
+        raise ValueError(f"the result has shape {ours.shape}, but the reference {theirs.shape}")
+    pair = _Pair(ours, theirs, overflow)
+    with np.errstate(all="ignore"):
+        extremes = _extremes(pair, bound)
+        totals = _Totals(pair, extremes.exponent)
+        for part in pair.parts():
+            totals.add(part)
+        return _summary(pair, extremes, totals, unit)
+
+
+def _real(array: _Array) -> _Array:
+    """Complex numbers as pairs of real ones along a new last axis."""
+    if array.dtype.kind != "c":
+        return array
+    whole = np.ascontiguousarray(array)
+    return whole.view(whole.real.dtype).reshape(*array.shape, 2)
+
+
+class _Part(NamedTuple):
+    """Some rows and columns of the two arrays, in float64; zeros where a number is not finite on a side."""
+
+    rows: slice
+    columns: slice
+    reference: _Floats
+    error: _Floats
+    absent: int  # not finite on a side
+    mismatched: int
+
+
+class _Pair:
+    """Two arrays as rows along their last axis."""
+
+    def __init__(self, result: _Array, reference: _Array, overflow: float) -> None:
+        self.shape = tuple(result.shape)
+        self.long = [size for size in self.shape if size > 1] or [1]  # axes of one index are none
+        self.last = self.long[-1]
+        self._sides = result.reshape(-1, self.last), reference.reshape(-1, self.last)
+        self.rows = self._sides[0].shape[0]
+        self._overflow = overflow
+
+    def parts(self) -> Iterator[_Part]:
+        """Pieces that fit a cache."""
+        rows_at_once = max(1, _AT_ONCE // self.last)
+        for top in range(0, self.rows, rows_at_once):
+            for left in range(0, self.last, _AT_ONCE):
+                rows = slice(top, min(top + rows_at_once, self.rows))
+                yield self._part(rows, slice(left, min(left + _AT_ONCE, self.last)))
+
+    def _part(self, rows: slice, columns: slice) -> _Part:
+        result, reference = (side[rows, columns].astype(np.float64) for side in self._sides)
+        if math.isfinite(self._overflow):
+            reference[np.abs(reference) > self._overflow] *= math.inf
+        finite = np.isfinite(result) & np.isfinite(reference)
+        absent = finite.size - int(np.count_nonzero(finite))
+        mismatched = 0
+        if absent:
+            same = (result == reference) | (np.isnan(result) & np.isnan(reference))
+            mismatched = int(np.count_nonzero(~finite & ~same))
+            result, reference = np.where(finite, result, 0.0), np.where(finite, reference, 0.0)
+        return _Part(rows, columns, reference, result - reference, absent, mismatched)
+
+
+class _Extremes(NamedTuple):
+    """Counts, and the largest numbers."""
+
+    numbers: int
+    mismatched: int
+    largest_error: float
+    place: tuple[int, ...] | None
+    exponent: int  # both arrays are divided by 2**exponent, so that fourth powers neither overflow nor vanish
+    beyond: int
+
+
+def _extremes(pair: _Pair, bound: Bound | None) -> _Extremes:
+    """The first walk over both arrays."""
+    count = mismatched = beyond = 0
+    largest_error = largest = 0.0
+    flat: int | None = None
+    for part in pair.parts():
+        size, error = np.abs(part.reference), np.abs(part.error)
+        count += error.size - part.absent
+        mismatched += part.mismatched
+        largest = max(largest, float(size.max(initial=0.0)))
+        if bound is not None:
+            beyond += int(np.count_nonzero(~(error <= bound.relative * size + bound.absolute)))
+        highest = float(error.max(initial=0.0))
+        if highest > largest_error:
+            row, column = np.unravel_index(int(error.argmax()), error.shape)
+            flat = (part.rows.start + int(row)) * pair.last + part.columns.start + int(column)
+            largest_error = highest
+    index = None if flat is None else tuple(map(int, np.unravel_index(flat, pair.shape)))
+    exponent = math.frexp(largest or largest_error)[1] if math.isfinite(largest_error) else 0
+    return _Extremes(count, mismatched, largest_error, index, exponent, beyond)
+
+
+class _Totals:
+    """Sums of products of e and g by row, by column, and by index of the first axis: the second walk."""
+
+    def __init__(self, pair: _Pair, exponent: int) -> None:
+        self._pair = pair
+        self._exponent = exponent
+        self._first = pair.long[0]
+        self.by_row = np.zeros((3, pair.rows))  # e g, g g, e
+        self.by_column = np.zeros((3, pair.last))
+        self.scatter_last = np.zeros((3, pair.last))  # e e g g, e g g g, g g g g
+        self.scatter_first = np.zeros((3, self._first))
+        self.squares = 0.0  # of e
+
+    def add(self, part: _Part) -> None:
+        g, e = (np.ldexp(values, -self._exponent) for values in (part.reference, part.error))
+        product, square = e * g, g * g
+        self.squares += float(np.einsum("ij,ij->", e, e))
+        for number, values in enumerate((product, square, e)):
+            self.by_row[number, part.rows] += values.sum(axis=1)
+            self.by_column[number, part.columns] += values.sum(axis=0)
+        first = np.arange(part.rows.start, part.rows.stop) * self._first // self._pair.rows
+        for number, (one, other) in enumerate(((product, product), (product, square), (square, square))):
+            self.scatter_last[number, part.columns] += np.einsum("ij,ij->j", one, other)
+            if len(self._pair.long) > 1:
+                rows = np.einsum("ij,ij->i", one, other)
+                self.scatter_first[number] += np.bincount(first, rows, self._first)
+
+    def by_first(self) -> _Floats:
+        """The sums by index of the first axis."""
+        sums: _Floats = self.by_row.reshape(3, self._first, -1).sum(axis=2)
+        return sums
+
+    def blocks(self) -> Iterator[_Floats]:
+        """The sums by index, of each axis that has enough indices; else of blocks of numbers in a row."""
+        axes = self._pair.long[:-1]
+        found = False
+        for axis, size in enumerate(axes):
+            if size >= LEAST_BLOCKS:
+                found = True
+                others = tuple(1 + other for other in range(len(axes)) if other != axis)
+                yield self.by_row.reshape(3, *axes).sum(axis=others)
+        if self._pair.last >= LEAST_BLOCKS:
+            found = True
+            yield self.by_column
+        if not found and self._pair.rows * self._pair.last >= _LEAST_NUMBERS:
+            yield self._in_a_row()
+
+    def _in_a_row(self) -> _Floats:
+        """Only of a small array: each of its axes has less than 8 indices."""
+        (part,) = self._pair.parts()
+        g, e = (np.ldexp(values, -self._exponent).reshape(-1) for values in (part.reference, part.error))
+        cuts = np.arange(LEAST_BLOCKS) * g.size // LEAST_BLOCKS
+        return np.stack([np.add.reduceat(values, cuts) for values in (e * g, g * g, e)])
+
+
+def _summary(pair: _Pair, extremes: _Extremes, totals: _Totals, unit: float) -> PairError:
+    product, square, total = (float(values.sum()) for values in totals.by_row)
+    reference_norm, error_norm = math.sqrt(square), math.sqrt(totals.squares)
+    count, factor = extremes.numbers, math.ldexp(1.0, extremes.exponent)
+    scale = shift = first = last = first_spread = last_spread = None
+    deviations: tuple[float | None, float | None] = (None, None)
+    if square > 0:
+        scale, shift = product / square, total / math.sqrt(count * square)
+        deviations = _deviations(totals, scale, total / count, count)
+        if len(pair.long) > 1:
+            first = _scatter(totals.by_first(), totals.scatter_first, scale, unit)
+            first_spread = _spread(totals.by_first(), totals.scatter_first, scale)
+        last = _scatter(totals.by_column, totals.scatter_last, scale, unit)
+        last_spread = _spread(totals.by_column, totals.scatter_last, scale)
+    largest = extremes.largest_error / factor
+    return PairError(
+        numbers=count,
+        mismatched=extremes.mismatched,
+        reference_norm=reference_norm * factor,
+        error_norm=error_norm * factor,
+        relative=error_norm / reference_norm if reference_norm else math.inf if error_norm else 0.0,
+        scale=scale,
+        scale_deviation=deviations[0],
+        shift=shift,
+        shift_deviation=deviations[1],
+        first_axis=first,
+        last_axis=last,
+        first_spread=first_spread,
+        last_spread=last_spread,
+        peak=largest * math.sqrt(count) / error_norm if error_norm else 0.0,
+        peak_index=extremes.place,
+        beyond=extremes.beyond,
+    )
+
+
+def _deviations(totals: _Totals, scale: float, mean: float, count: int) -> tuple[float | None, float | None]:
+    """The standard errors of scale and shift: the largest over the axes."""
+    square = float(totals.by_row[1].sum())
+    scales, shifts = [], []
+    for product, squares, error in totals.blocks():
+        blocks = product.size
+        left = (product - scale * squares) / (square - squares)
+        scales.append(math.sqrt((blocks - 1) / blocks * float(left @ left)))
+        left = error - mean * (count / blocks)
+        shifts.append(math.sqrt(blocks / (blocks - 1) * float(left @ left)) / math.sqrt(count * square))
+    largest = max(scales, default=math.nan)
+    return largest if math.isfinite(largest) else None, max(shifts, default=None)
+
+
+def _scatter(sums: _Floats, powers: _Floats, scale: float, unit: float) -> float | None:
+    """Chi-square per degree of freedom of the scale errors of the indices of an axis.
+
+    The variance of each comes from its own numbers. An index that few numbers carry has none.
+    """
+    product, square, _ = sums
+    carriers = square * square / powers[2]
+    enough = carriers >= _LEAST_CARRIERS  # NaN, of an index of zeros: no
+    if np.count_nonzero(enough) < 2:
+        return None
+    product, square, carriers = product[enough], square[enough], carriers[enough]
+    own = product / square
+    left = powers[0][enough] - 2 * own * powers[1][enough] + own * own * powers[2][enough]
+    variance = np.maximum(left, 0.0) / (square * square) * (carriers / (carriers - 1)) + unit * unit
+    apart = own - scale
+    terms = np.where(apart == 0, 0.0, apart * apart / variance)
+    return float(terms.sum() / (terms.size - 1))
+
+
+def _spread(sums: _Floats, powers: _Floats, scale: float) -> Spread | None:
+    """The scale errors of the indices of an axis, weighted by how much of the reference each holds.
+
+    An index that few numbers carry has no scale error of its own.
+    """
+    product, square, _ = sums
+    held = (square > 0) & (square * square >= _LEAST_CARRIERS * powers[2])
+    if np.count_nonzero(held) < 2:
+        return None
+    product, square = product[held], square[held]
+    own = product / square
+    left = np.maximum(powers[0][held] - 2 * own * powers[1][held] + own * own * powers[2][held], 0.0)
+    whole = float(square.sum())
+    size = math.sqrt(max(float((square * (own - scale) ** 2).sum()), 0.0) / whole)
+    return Spread(size, math.sqrt(float((left / square).sum()) / whole))

@@ -1,0 +1,163 @@
+"""Whether calls of one name and number are the same call in two runs; asked in one pass over both."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+from msprobe.graph_values import is_telling
+from msprobe.kernels import Statistics
+from msprobe.name import FORWARD, CallName
+from msprobe.pairing.match import Place, places
+from msprobe.pairing.step_part import are_of_unlike_parts, part_of
+from msprobe.plural import counted
+from msprobe.record import Record, Recording
+
+_STEPS = 512  # of the mantissa: statistics that differ by less look alike
+
+Pairs = Sequence[tuple[Record, Record]]
+
+
+def mistrust(target: Recording, golden: Recording) -> str:
+    """Return why calls of one number may be different calls in the two runs; empty if nothing says so."""
+    pairs = [
+        (record, golden.records[key])
+        for key, record in target.records.items()
+        if record.name.direction == FORWARD and key in golden.records
+    ]
+    found = (_uneven(target, golden), _elsewhere(pairs), _crossing(pairs, golden), _other_inputs(pairs))
+    return next((reason for each in found for reason in each), "")
+
+
+def _uneven(target: Recording, golden: Recording) -> Iterator[str]:
+    """One run calls an API or a module more often."""
+    if any(run.recovered or not run.finished or run.lost_records for run in (target, golden)):
+        return  # it has fewer because it is not whole
+    ours, theirs = _called(target), _called(golden)
+    odd = [owner for owner, count in ours.items() if theirs.get(owner, count) != count]
+    if odd:
+        more = f", and {counted(len(odd) - 1, 'other API')} not equally often" if odd[1:] else ""
+        times = counted(ours[odd[0]], "time")
+        yield f"the target calls {odd[0]} {times} and the golden run {theirs[odd[0]]}{more}"
+
+
+def _called(recording: Recording) -> Counter[str]:
+    """How often each API or module is called, without those of which only later calls were recorded."""
+    names = [record.name for record in recording.records.values() if record.name.direction == FORWARD]
+    whole = {name.owner for name in names if name.count == 0}
+    return Counter(name.owner for name in names if name.owner in whole)
+
+
+def _elsewhere(pairs: Pairs) -> Iterator[str]:
+    """Calls of one number are made by different modules, or by different parts of the step."""
+    for ours, theirs in pairs:
+        if are_of_unlike_parts(ours, theirs):
+            parts = part_of(ours), part_of(theirs)
+            yield f"{ours.name} is a call of {parts[0]} in the target and of {parts[1]} in the golden run"
+        elif ours.parent != theirs.parent and ours.parent and theirs.parent and not ours.name.is_module:
+            parents = ours.parent, theirs.parent
+            yield f"{ours.name} is made in {parents[0]} in the target and in {parents[1]} in the golden run"
+
+
+def _crossing(pairs: Pairs, golden: Recording) -> Iterator[str]:
+    """Two calls come in another order; of modules those are looked at that have no others in them.
+
+    Tools differ in whether a module or what is in it is written first.
+    """
+    order = {id(record): number for number, record in enumerate(golden.records.values())}
+    parents = {record.parent for side in pairs for record in side if record.name.is_module}
+    for is_module in (False, True):
+        last, latest = None, -1
+        for ours, theirs in pairs:
+            if ours.name.is_module != is_module or str(ours.name) in parents:
+                continue
+            if order[id(theirs)] < latest:
+                yield f"{ours.name} comes after {last} in the target and before it in the golden run"
+            else:
+                last, latest = ours.name, order[id(theirs)]
+
+
+def _other_inputs(pairs: Pairs) -> Iterator[str]:
+    """The inputs of a call come from other calls, or are those of another call of this API."""
+    by_owner: dict[str, list[_Call]] = defaultdict(list)
+    for ours, theirs in pairs:
+        here, there = _inputs(ours), _inputs(theirs)
+        yield from _other_makers(here, there)
+        if not ours.name.is_module and not _are_equal(here, there):
+            by_owner[ours.name.owner].append(_Call(ours.name, _looks(here), _looks(there)))
+    for calls in by_owner.values():
+        if len(calls) > 1:
+            yield from _swapped(calls)
+
+
+def _inputs(record: Record) -> list[Place]:
+    return [place for place in places(record) if place.side == "input"]
+
+
+def _other_makers(ours: Sequence[Place], theirs: Sequence[Place]) -> Iterator[str]:
+    there = {place.name: place for place in theirs}
+    for place in ours:
+        other = there.get(place.name)
+        makers = _maker(place), _maker(other) if other is not None else ""
+        if all(makers) and not _are_one(*makers):
+            yield f"{place.name} comes from {makers[0]} in the target and from {makers[1]} in the golden run"
+
+
+def _maker(place: Place) -> str:
+    """Who made the value at a place or the memory that it lies in, as recorded; empty if unknown."""
+    return (place.leaf.made_by or "").removeprefix("~") if place.leaf is not None else ""
+
+
+def _are_one(ours: str, theirs: str) -> bool:
+    """Whether two makers have one name; a model that is wrapped has a longer path before it."""
+    (kind, _, name), (other_kind, _, other) = (maker.rpartition(":") for maker in (ours, theirs))
+    if not kind or kind != other_kind:
+        return ours == theirs
+    return f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}")
+
+
+def _are_equal(ours: Sequence[Place], theirs: Sequence[Place]) -> bool:
+    if len(ours) != len(theirs):
+        return False
+    pairs = ((a.leaf, b.leaf) for a, b in zip(ours, theirs, strict=True))
+    return all(a is b or (a and b and (a.shape, a.stats) == (b.shape, b.stats)) for a, b in pairs)
+
+
+class _Call(NamedTuple):
+    """Two calls of one number: how the inputs of either look."""
+
+    name: CallName
+    ours: Hashable
+    theirs: Hashable
+
+
+def _swapped(calls: Sequence[_Call]) -> Iterator[str]:
+    """Of calls of one API: inputs that the golden run has in another call, and the target there has not."""
+    there: dict[Hashable, list[_Call]] = defaultdict(list)
+    for call in calls:
+        there[call.theirs].append(call)
+    for call in calls:
+        others = there.get(call.ours, ()) if call.ours else ()
+        if others and all(other is not call and other.ours != call.ours for other in others):
+            yield f"{call.name} has the inputs of {others[0].name} of the golden run"
+
+
+def _looks(found: Sequence[Place]) -> Hashable:
+    """The shapes and statistics of tensors, to about three digits; nothing if others may look so too."""
+    leaves = [place.leaf for place in found if place.leaf is not None]
+    if not any(map(is_telling, leaves)):
+        return ()
+    return tuple(
+        (leaf.shape, _coarse(leaf.stats.max), _coarse(leaf.stats.mean))
+        for leaf in leaves
+        if isinstance(leaf.stats, Statistics)
+    )
+
+
+def _coarse(value: float | None) -> Hashable:
+    if value is None or not math.isfinite(value):
+        return str(value)
+    mantissa, exponent = math.frexp(value)
+    return round(mantissa * _STEPS), exponent

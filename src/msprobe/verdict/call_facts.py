@@ -1,0 +1,153 @@
+"""What is asked of a call: its arguments, its dtypes, its settings, and what its outputs show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msprobe.dtypes import SINGLE, are_same_limit, roundoff
+from msprobe.operators import Operator
+from msprobe.pairing.match import Pair
+from msprobe.record import Leaf
+from msprobe.verdict.difference import Difference
+from msprobe.verdict.sources import Seen
+from msprobe.verdict.tolerance import Argument, Reach
+
+
+def is_output(seen: Seen) -> bool:
+    return seen.pair.place.side == "output"
+
+
+def spot_of(seen: Seen) -> tuple[str, str]:
+    """The record and the slot of a value of the target."""
+    place = seen.pair.place
+    return str(place.record.name), place.slot
+
+
+def _leaves(places: Sequence[Seen]) -> Iterator[Leaf]:
+    for seen in places:
+        for place in (seen.pair.target, seen.pair.golden):
+            if place is not None and place.leaf is not None and place.leaf.is_tensor:
+                yield place.leaf
+
+
+def coarsest(places: Sequence[Seen]) -> float:
+    """The largest roundoff among the tensors."""
+    return max((roundoff(leaf.dtype) for leaf in _leaves(places)), default=SINGLE)
+
+
+def is_mixed(places: Sequence[Seen]) -> bool:
+    return len({roundoff(leaf.dtype) for leaf in _leaves(places)} - {0.0}) > 1
+
+
+def reaches_out(operator: Operator, call: Sequence[Seen]) -> bool:
+    """Whether what went into a call may have had an effect, as far as its outputs show."""
+    outputs = [seen for seen in call if is_output(seen)]
+    if not outputs or operator.changes_state or any(not seen.value.agrees for seen in outputs):
+        return True
+    return not operator.overwrites and not all(map(shows_all, outputs))
+
+
+def shows_all(seen: Seen) -> bool:
+    """Whether an output that looks equal is equal: statistics say little of truth values."""
+    leaf = seen.pair.place.leaf
+    if seen.value.is_equal or leaf is None or roundoff(leaf.dtype):
+        return True
+    return leaf.statistics is not None and leaf.statistics.max == leaf.statistics.min
+
+
+def is_setting(seen: Seen) -> bool:
+    """Whether an argument of the call itself is a plain value, a shape, or given in one run only."""
+    leaf = seen.pair.place.leaf
+    if seen.value.sight in ("shape", "one side"):
+        return True
+    return seen.value.sight == "value" and leaf is not None and not leaf.is_tensor
+
+
+def position_of(seen: Seen) -> int:
+    """The position, among the tensors of the forward call, whose gradient this is."""
+    last = seen.pair.place.slot.rpartition(".")[2]
+    return int(last) if last.isdigit() else -1
+
+
+def arguments_of(seen: Sequence[Seen]) -> list[Argument]:
+    """The tensors among these, numbered as backward calls number them; only numbers with a fraction."""
+    found = []
+    position = 0
+    for each in seen:
+        leaf = each.pair.place.leaf
+        if leaf is None or not leaf.is_tensor:
+            continue
+        if each.value.is_float and each.value.sight != "shape":
+            spot = spot_of(each) if each.pair.target is not None else None
+            found.append(Argument(each.value, leaf.shape or (), position, spot))
+        position += 1
+    return found
+
+
+def plain_numbers(seen: Sequence[Seen]) -> list[float]:
+    """The plain numbers among these."""
+    values = (each.pair.place.leaf.value for each in seen if each.pair.place.leaf is not None)
+    return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+
+
+def follows_from_dtype(pair: Pair, call: Sequence[Seen]) -> bool:
+    """Whether two plain numbers differ because dtypes do, such as finfo(dtype).min, or are rounded to one."""
+    places = (pair.target, pair.golden)
+    values = [place.leaf.value for place in places if place is not None and place.leaf is not None]
+    numbers = [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    if len(numbers) < 2:
+        return False
+    a, b = numbers
+    if are_same_limit(a, b):
+        return True
+    dtypes = [{leaf.dtype for leaf in _side_leaves(call, side)} for side in ("target", "golden")]
+    if dtypes[0] == dtypes[1]:
+        return False
+    unit = max((roundoff(dtype) for dtype in dtypes[0] | dtypes[1]), default=0.0)
+    return abs(a - b) <= 2 * unit * max(abs(a), abs(b))
+
+
+def _side_leaves(call: Sequence[Seen], side: Literal["target", "golden"]) -> Iterator[Leaf]:
+    for seen in call:
+        place = seen.pair.target if side == "target" else seen.pair.golden
+        if place is not None and place.leaf is not None and place.leaf.is_tensor:
+            yield place.leaf
+
+
+def content(pair: Pair) -> object:
+    """Return what tells the values of a pair from others, in whatever shape; None where little is known."""
+    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    if any(leaf is None or leaf.stats is None for leaf in leaves):
+        return None
+    return tuple((leaf.dtype, leaf.stats, leaf.checksum, leaf.hash) for leaf in leaves if leaf is not None)
+
+
+def unjudged_reason(pair: Pair) -> str:
+    return pair.unjudged or pair.reason or "nothing was recorded to compare"
+
+
+def flipped_by_decisions(
+    reach: Reach,
+    value: Difference,
+    arguments: Sequence[Argument],
+    errors: Sequence[float],
+    sources: Sequence[Seen],
+) -> float:
+    """How far decisions that fall otherwise may change the result."""
+    share = 0.0
+    if reach.flips:
+        share = max((e / a.size for a, e in zip(arguments, errors, strict=True) if a.size and e), default=0.0)
+        share = min(1.0, reach.flips * share + 4 / max(value.numbers, 1)) if share else 0.0
+    for source in sources:
+        leaf, other = source.pair.place.leaf, source.value
+        if leaf is None or not leaf.is_tensor or other.is_float or not other.is_known or other.agrees:
+            continue
+        if other.sight in ("shape", "one side"):
+            continue
+        if other.unequal is not None and other.numbers:
+            share += 2 * other.unequal / other.numbers
+        else:
+            share = 1.0
+    return 2 * math.sqrt(min(share, 1.0)) * value.norm if share else 0.0

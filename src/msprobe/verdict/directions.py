@@ -1,0 +1,222 @@
+"""The tests that a difference is put to: its size, its scale, its mean, rows and channels, single numbers.
+
+Each compares what was measured with what the call's own rounding and its arguments explain. A score above 1
+means that they do not.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from msprobe.dtypes import SINGLE
+from msprobe.verdict.difference import Difference
+from msprobe.verdict.tolerance import INNER_ROUNDINGS, OUTPUT_ROUNDINGS, Argument, Reach
+
+GAIN = 4.0  # times what the table of operators says of an argument's error
+SCALE_GAIN = 3.0  # the same of a scale error, whose sign and size are known better
+FLOOR = 1.25  # roundings of the result's dtype; one toward zero has a scale error of up to 1
+DEVIATIONS = 12.0  # standard errors that a scale error may be from zero
+SPREAD = 4.0  # times the noise that the scale errors of single rows or channels may have
+PEAK = 16.0  # times the root mean square error that one number may be off
+NOISE = 0.5  # of a value: where rounding and the inputs explain so much of it, its directions say nothing
+
+
+class Test(NamedTuple):
+    """One way to look at a difference: what was measured, and what may be."""
+
+    name: Literal["size", "scale", "shift", "channels", "number", "odd", "positions"]
+    value: float
+    bound: float
+
+    @property
+    def score(self) -> float:
+        if self.value == 0:
+            return 0.0
+        return self.value / self.bound if self.bound > 0 else math.inf
+
+
+def floor_of(reach: Reach, value: Difference, unit: float, mixed: bool) -> float:
+    """The scale error that one sound kernel may have: devices truncate and approximate."""
+    cancel = max(1.0, reach.size / value.norm) if value.norm else 1.0
+    inner = min(unit, SINGLE) * INNER_ROUNDINGS * (1 + math.sqrt(reach.summands)) * cancel
+    return FLOOR * unit * (cancel if mixed else 1.0) + inner
+
+
+def tests_of(
+    value: Difference,
+    unit: float,
+    floor: float,
+    own: float,
+    bound: float,
+    reached: float,
+    likely: float,
+    reach: Reach,
+    arguments: Sequence[Argument],
+    errors: Sequence[float],
+) -> Iterator[Test]:
+    norm = value.norm
+    if value.is_odd:
+        yield Test("odd", math.inf, 1.0)
+        return
+    if value.is_moved:
+        yield Test("positions", math.inf, 1.0) if not any(errors) else Test("size", 0.0, 1.0)
+    yield Test("size", value.error, bound)
+    if not norm or not math.isfinite(norm) or bound > NOISE * norm or (reach.is_part and any(errors)):
+        return
+    relative = reached / norm if value.is_measured else likely / norm
+    bent = reach.bends * relative * relative
+    share = (bound - own - GAIN * reached) / norm if arguments else 0.0  # what decisions may have changed
+    found = own_scale_of(value, own, likely, reach, arguments, errors)
+    deviation, passed = _deviation(value, own, likely, reach, arguments, errors), 0.0
+    if value.sight != "content":
+        bent += (likely / norm) ** 2
+    if found is not None:
+        own_scale, deviation, passed = found
+        yield Test("scale", abs(own_scale), max(floor, DEVIATIONS * deviation) + passed + bent + share)
+    deviation = value.shift_deviation if value.sight == "content" else deviation
+    if value.shift is not None and deviation is not None and value.numbers > 1:
+        shifts = [abs(_reaching(argument.value.shift, argument)) for argument in arguments]
+        moved = SCALE_GAIN * reach.of(shifts) / norm if arguments else 0.0
+        yield Test(
+            "shift", abs(value.shift), max(floor, DEVIATIONS * deviation) + passed + moved + bent + share
+        )
+    for spread in (value.by_first, value.by_last):
+        if spread is not None:
+            noise = SPREAD * spread.noise
+            yield Test("channels", spread.size, noise + floor + SCALE_GAIN * relative + passed + share)
+    if value.numbers > 1:
+        largest = [
+            min(argument.value.largest, error) for argument, error in zip(arguments, errors, strict=False)
+        ]
+        alone = PEAK * bound / math.sqrt(value.numbers) + 2 * INNER_ROUNDINGS * unit * value.peak
+        yield Test("number", value.largest, alone + (GAIN * reach.of(largest) if arguments else 0.0))
+
+
+def _deviation(
+    value: Difference,
+    own: float,
+    likely: float,
+    reach: Reach,
+    arguments: Sequence[Argument],
+    errors: Sequence[float],
+) -> float | None:
+    """The standard error of the scale error: from the data, or from the errors that are likely.
+
+    A result averages its own roundings over its numbers, and the errors of an argument over no more numbers
+    than the argument has.
+    """
+    if value.sight == "content":
+        return value.scale_deviation
+    numbers = _carriers(value)
+    parts = [own / OUTPUT_ROUNDINGS / math.sqrt(numbers)]
+    for gain, error, argument in zip(reach.typical or reach.gains, errors, arguments, strict=False):
+        if gain and error:
+            parts.append(gain * error / math.sqrt(min(numbers, _carriers(argument.value))))
+    deviation = math.hypot(*parts) / value.norm
+    if value.sight == "sketch":
+        rest = math.sqrt(max(value.relative**2 - (value.scale or 0.0) ** 2, 0.0))
+        if rest > 3 * likely / value.norm:
+            deviation = max(deviation, rest / math.sqrt(numbers))
+    return deviation
+
+
+def own_scale_of(
+    value: Difference,
+    own: float,
+    likely: float,
+    reach: Reach,
+    arguments: Sequence[Argument],
+    errors: Sequence[float],
+) -> tuple[float, float, float] | None:
+    """The scale error without what the arguments bring, its standard error, and what they may bring more."""
+    if value.scale is None or not value.norm or not math.isfinite(value.norm):
+        return None
+    deviation = _deviation(value, own, likely, reach, arguments, errors)
+    if deviation is None:
+        return None
+    scales = [_reaching(argument.value.scale, argument) for argument in arguments]
+    passed = reach.slack * reach.of([abs(part) for part in scales]) / value.norm if arguments else 0.0
+    expected = reach.degree * reach.of(scales) / value.norm if arguments else 0.0
+    return value.scale - expected, deviation, passed
+
+
+def _carriers(value: Difference) -> float:
+    """How many independent errors a norm averages, at least.
+
+    At least (norm / peak)^2 numbers carry the norm. Where they are not all as large as the peak it is more:
+    a normal distribution has a third of its numbers, which is four times as many.
+    """
+    share = value.norm / value.peak if value.peak else 1.0
+    least = share * share  # not a power, which raises an error where it leaves the range
+    return max(1.0, min(4 * least, float(value.numbers)))
+
+
+def _reaching(part: float | None, argument: Argument) -> float:
+    return part * argument.size if part is not None and math.isfinite(part) else 0.0
+
+
+def rounding_tests(value: Difference) -> list[Test]:
+    """Whether a value that comes in differs by more than one rounding to its dtype."""
+    if value.sight in ("shape", "one side") or value.is_odd or not value.is_float or value.is_moved:
+        return [Test("odd", math.inf, 1.0)]
+    norm = value.norm or 1.0
+    tolerance = unit_tolerance(value)
+    tests = [Test("size", value.relative, tolerance)]
+    floor = max(FLOOR * value.unit, INNER_ROUNDINGS * min(value.unit, SINGLE))
+    deviation = value.scale_deviation
+    if value.sight != "content":
+        deviation = tolerance * (value.peak / norm)
+    if value.scale is not None and deviation is not None:
+        tests.append(Test("scale", abs(value.scale), max(floor, DEVIATIONS * deviation)))
+    return tests
+
+
+def unit_tolerance(value: Difference) -> float:
+    return OUTPUT_ROUNDINGS * value.unit + INNER_ROUNDINGS * min(value.unit, SINGLE)
+
+
+# ---- beside other calls of the same operator ----
+
+CLEAN = 3.0  # roundings that a result may be off, so that its scale error is its call's own
+LEAST_CALLS = 3  # of one operator, to say what is usual
+UNLIKE = 0.5  # roundings by which the scale error of a call may differ from the usual one
+UNLIKE_DEVIATIONS = 6.0
+
+
+class ScaleError(NamedTuple):
+    """The scale error that one call adds of its own, beside other calls of the same operator."""
+
+    operator: tuple[str, str, float]  # concept, direction, unit roundoff
+    pair: int  # the id of the pair
+    own: float
+    deviation: float  # its standard error
+    passed: float  # what the arguments may add or take
+
+
+def unlike_others(scales: Sequence[ScaleError]) -> dict[int, str]:
+    """Return the pairs whose scale error is within the tolerance, but not what is usual for the operator.
+
+    A device truncates or approximates in every call of an operator alike. One call that does otherwise may be
+    at fault, by less than can be told from rounding.
+    """
+    groups: dict[tuple[str, str, float], list[ScaleError]] = defaultdict(list)
+    for scale in scales:
+        groups[scale.operator].append(scale)
+    found: dict[int, str] = {}
+    for (word, _, unit), group in groups.items():
+        if len(group) < LEAST_CALLS:
+            continue
+        usual = statistics.median(scale.own for scale in group)
+        spread = statistics.median(abs(scale.own - usual) for scale in group)
+        for scale in group:
+            most = UNLIKE * unit + UNLIKE_DEVIATIONS * max(scale.deviation, spread) + scale.passed / 4
+            if abs(scale.own - usual) > most:
+                found[scale.pair] = (
+                    f"its scale error is {scale.own:.2g}, that of other calls of {word} {usual:.2g}: "
+                    "too little to be called a fault, too much to be called usual"
+                )
+    return found

@@ -1,0 +1,208 @@
+"""How gradients and what ran forward reach the gradient that a backward call gives out; see tolerance.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msprobe.operators import Operator
+from msprobe.verdict.difference import Difference
+from msprobe.verdict.tolerance import (
+    FLIP_SHARE,
+    MOST_SUMMANDS,
+    UNKNOWN_GAIN,
+    Argument,
+    Reach,
+    factors_of,
+    in_proportion,
+    largest_factor,
+    products_of,
+    row_of,
+)
+
+
+class Backward(NamedTuple):
+    """What a backward call was given: gradients, and the arguments and results of its forward call."""
+
+    gradients: Sequence[Argument]  # of the results
+    arguments: Sequence[Argument]  # of the forward call, by position
+    results: Sequence[Argument]
+    plain: Sequence[float]
+
+    @property
+    def all(self) -> tuple[Argument, ...]:
+        return (*self.gradients, *self.arguments, *self.results)
+
+
+def backward_reach(operator: Operator, result: Difference, position: int, given: Backward) -> Reach:
+    """Return how everything in `given` (in the order of `given.all`) reaches the gradient of one argument."""
+    rule = _BACKWARD.get(operator.kind, _back_unknown)
+    own = next((a for a in given.arguments if a.position == position), None)
+    return rule(operator, result, own, given)
+
+
+def parameter_reach(result: Difference, given: Backward) -> Reach:
+    """Return how everything in `given` reaches the gradient of a parameter of a module.
+
+    It is a sum over rows of the gradient that came in, as that of a bias is, or of its products with what the
+    module was given, as that of a weight is.
+    """
+    gradient = max(given.gradients, key=lambda each: each.numbers, default=None)
+    if gradient is None:
+        gains = in_proportion(result, given.all, UNKNOWN_GAIN)
+        return Reach(row_of(given.all), result.norm, gains, bends=4.0)
+    rows = min(max(gradient.numbers / max(result.numbers, 1), 1.0), MOST_SUMMANDS)
+    first = max(given.arguments, key=lambda each: each.numbers, default=None)
+    size = max(gradient.size, result.norm)
+    if first is not None:
+        products = min(
+            max(gradient.numbers * first.numbers / max(result.numbers, 1), 1.0) ** 0.5, MOST_SUMMANDS
+        )
+        rows = max(rows, products)
+        size = max(size, math.sqrt(products) * gradient.rms * first.rms * math.sqrt(max(result.numbers, 1)))
+
+    def gain(each: Argument) -> float:
+        if each is gradient:
+            return max(math.sqrt(rows), size / each.size if each.size else 0.0)
+        return 2 * size / each.size if each.size else 0.0
+
+    typical = tuple(size / each.size if each.size else 0.0 for each in given.all)
+    return Reach(rows, size, _gains(given, gain), bends=2.0, typical=typical)
+
+
+def _gains(given: Backward, gain: Callable[[Argument], float]) -> tuple[float, ...]:
+    return tuple(gain(each) for each in given.all)
+
+
+def _is_gradient(each: Argument, given: Backward) -> bool:
+    return any(each is gradient for gradient in given.gradients)
+
+
+def _back_linear(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
+    """Of operators that move or add: the sum of what came back."""
+    came = max((g.size for g in given.gradients), default=0.0)
+    count = max((g.numbers for g in given.gradients), default=1) / max(result.numbers, 1)
+    count = min(max(count, 1.0), MOST_SUMMANDS)
+    coherent = result.norm / came if came else 0.0
+    factor = (
+        largest_factor(given.plain) if operator.kind == "adds" and own is not None and own.position else 1.0
+    )
+    # Errors that have one cause may have one sign in all summands.
+    gains = _gains(given, lambda each: factor * math.sqrt(count) if _is_gradient(each, given) else 0.0)
+    typical = _gains(given, lambda each: max(factor, coherent) if _is_gradient(each, given) else 0.0)
+    return Reach(
+        count,
+        max(result.norm, came),
+        gains,
+        degree=1.0 if count == 1 else 0.0,
+        slack=1.0,
+        flips=FLIP_SHARE if operator.decides else 0.0,
+        typical=typical,
+        is_exact=operator.kind == "moves" and count == 1,
+        is_part=any(gradient.numbers != result.numbers for gradient in given.gradients),
+    )
+
+
+def _back_sums(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
+    gains = _gains(
+        given, lambda each: result.norm / each.size if each.size and _is_gradient(each, given) else 0.0
+    )
+    return Reach(1, result.norm, gains, degree=1.0, slack=1.0)
+
+
+def _back_multiplies(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
+    factors, added = factors_of(operator, given.arguments)
+    if own is None or not given.gradients or len(factors) < 2:
+        return _back_powers(operator, result, own, given)
+    gradient = given.gradients[0]
+    if any(own is each for each in added):
+        return _back_linear(operator._replace(kind="moves", decides=False), result, own, given)
+    other = factors[1] if own is factors[0] else factors[0]
+    forward = given.results[0].value if given.results else gradient.value
+    count = products_of(operator, forward, *factors) * gradient.numbers / own.numbers
+    count = min(max(count, 1.0), MOST_SUMMANDS)
+    size = max(math.sqrt(count) * gradient.rms * other.rms * math.sqrt(own.numbers), result.norm)
+    gains = _gains(
+        given, lambda each: size / each.size if each.size and (each is gradient or each is other) else 0.0
+    )
+    return Reach(count, size, gains, degree=1.0, slack=1.0)
+
+
+def _back_smooth(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
+    if not given.gradients:
+        return _back_unknown(operator, result, own, given)
+    gradient = given.gradients[0]
+    coherent = result.norm / gradient.size if gradient.size else 0.0
+    size, slope = result.norm, max(operator.slope, coherent)
+    if operator.concept == "softmax":
+        slope = max(min(1.0, given.results[0].value.peak) if given.results else 1.0, coherent)
+        size = slope * gradient.size
+    elif operator.concept == "logsoftmax":
+        size = 2 * gradient.size
+
+    def gain(each: Argument) -> float:
+        if each is gradient:
+            return slope
+        if operator.concept == "softmax":
+            return 2 * size / each.size if each.size and any(each is r for r in given.results) else 0.0
+        if any(each is a for a in given.arguments) and not operator.decides:
+            return (
+                2 * gradient.size / math.sqrt(each.numbers)
+            )  # the curvature, at most about 1, times the error
+        return 0.0
+
+    flips = FLIP_SHARE if operator.decides else 0.0
+    typical = tuple(
+        result.norm / each.size if each.size and each is gradient else gain(each) / 4 for each in given.all
+    )
+    return Reach(
+        row_of(given.all),
+        max(size, result.norm),
+        _gains(given, gain),
+        bends=1.0,
+        flips=flips,
+        typical=typical,
+    )
+
+
+def _back_powers(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
+    gains = in_proportion(result, given.all, 2.0)
+    return Reach(row_of(given.all), result.norm, gains, bends=2.0, typical=in_proportion(result, given.all))
+
+
+def _back_normalises(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
+    if own is None or not given.gradients:
+        return _back_unknown(operator, result, own, given)
+    gradient = given.gradients[0]
+    count = gradient.numbers / own.numbers
+    if count >= 2:  # a weight or a bias: a sum over rows
+        size = max(gradient.size, result.norm)
+        gains = _gains(given, lambda each: 2 * size / each.size if each.size else 0.0)
+        typical = tuple(gain / 2 for gain in gains)
+        return Reach(min(count, MOST_SUMMANDS), size, gains, bends=1.0, typical=typical)
+    gains, typical = in_proportion(result, given.all, 4.0), in_proportion(result, given.all)
+    return Reach(row_of(given.all), 4 * result.norm, gains, bends=2.0, typical=typical)
+
+
+def _back_unknown(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
+    size = result.norm
+    if operator.is_loss and given.gradients and given.arguments:
+        first, gradient = given.arguments[0], given.gradients[0]
+        rows = max(1.0, first.numbers / (first.shape[-1] if len(first.shape) > 1 else 1))
+        size = max(size, gradient.size / math.sqrt(rows))
+    gains, typical = in_proportion(result, given.all, UNKNOWN_GAIN), in_proportion(result, given.all, 1.5)
+    return Reach(row_of(given.all), size, gains, bends=4.0, typical=typical)
+
+
+_BackRule = Callable[[Operator, Difference, "Argument | None", Backward], Reach]
+_BACKWARD: dict[str, _BackRule] = {
+    "moves": _back_linear,
+    "adds": _back_linear,
+    "sums": _back_sums,
+    "multiplies": _back_multiplies,
+    "smooth": _back_smooth,
+    "powers": _back_powers,
+    "exponential": _back_powers,
+    "normalises": _back_normalises,
+}

@@ -1,0 +1,366 @@
+"""Where two runs part: the first divergence, the call that made it, and what was not checked before it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from msprobe.analyse.judge import Finding
+from msprobe.graph_order import in_order
+from msprobe.graph_values import is_telling
+from msprobe.kernels import Statistics
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
+from msprobe.pairing.match import Pair, Place
+from msprobe.plural import counted
+from msprobe.record import Leaf, Record, Recording, leaves
+from msprobe.verdict.assess import (
+    CANNOT_TELL,
+    ENTERED,
+    NOT_JUDGED,
+    PASSED_ON,
+    ROUNDING,
+    Verdict,
+)
+from msprobe.verdict.call_facts import content
+from msprobe.verdict.hint import COLLECTIVES, hint
+
+Grade = Literal["strong", "fair", "weak"]
+
+
+class Evidence(NamedTuple):
+    """How sure it is that nothing parts before: what was looked at, and what was not."""
+
+    grade: Grade
+    checked: int  # places before, whose values were compared
+    unchecked: Mapping[str, int]  # why, and how many places
+    notes: tuple[str, ...] = ()
+
+
+class Divergence(NamedTuple):
+    """A place where two runs part."""
+
+    row: int  # of the table, counted from 0
+    place: Place
+    verdict: Verdict
+    evidence: Evidence
+    modules: tuple[str, ...] = ()  # that it was called in, the innermost first
+    frames: tuple[str, ...] = ()  # of its call stack
+    order: tuple[int, int] = (0, 0)  # collectives before it, calls before it
+    hint: str = ""
+    step: int | None = None
+    rank: int | None = None
+    content: object = None  # tells its values from others
+    golden: str = ""  # the call that it was judged by
+
+    @property
+    def is_collective(self) -> bool:
+        return self.place.record.name.prefix in COLLECTIVES
+
+
+class Located(NamedTuple):
+    """One rank at one step."""
+
+    first: Divergence | None  # differs by more than rounding and its inputs explain, or may do so
+    culprit: Divergence | None  # made it, or is where it came in
+    origins: tuple[Divergence, ...]  # all that look so, in the order of execution
+    not_finite: Divergence | None  # the target's first call that made NaN of finite numbers
+    step: int | None = None
+    noise: frozenset[object] = frozenset()  # what may differ in later steps: contents, names of gradients
+    not_equal: Divergence | None = None  # the first value that is known not to be bit-equal
+    uncertain: Divergence | None = None  # the first value of which it cannot be told
+    has_grown: bool = False  # some differences are larger than one rounding, and their inputs explain them
+
+
+def locate(
+    target: Recording,
+    golden: Recording,
+    mode: str,
+    findings: Sequence[Finding],
+    verdicts: Sequence[Verdict],
+    *,
+    notes: Sequence[str] = (),
+) -> Located:
+    """Go through the calls in the order of execution; `notes` say what speaks against the evidence."""
+    order = list(_in_order(findings))
+    notes = (
+        *_blind(mode, findings),
+        *_gaps("target", target),
+        *_gaps("golden run", golden),
+        *notes,
+    )
+    walk = _Walk(target, golden, findings, verdicts, notes)
+    origins: list[Divergence] = []
+    not_finite = not_equal = uncertain = None
+    for row in order:
+        walk.enter(row)
+        verdict = verdicts[row]
+        if verdict.is_origin and not walk.is_around(origins):
+            origins.append(walk.divergence(row))
+        if not_equal is None and verdict.error and _are_tensors(findings[row]):
+            not_equal = walk.divergence(row)
+        if uncertain is None and verdict.level == CANNOT_TELL:
+            uncertain = walk.divergence(row)
+        if not_finite is None and walk.makes_nan(row):
+            not_finite = walk.divergence(row)
+        walk.leave(row)
+    culprit = origins[0] if origins else None
+    return Located(
+        culprit or uncertain,
+        culprit,
+        tuple(origins),
+        not_finite,
+        target.step,
+        frozenset(_noise(findings, verdicts)) - {None},
+        not_equal,
+        uncertain,
+        any(verdict.is_origin or (verdict.level == PASSED_ON and _beyond(verdict)) for verdict in verdicts),
+    )
+
+
+def _are_tensors(finding: Finding) -> bool:
+    leaf = finding.pair.place.leaf
+    return leaf is not None and leaf.is_tensor
+
+
+Diverged = bool | Literal["cannot tell"]
+
+
+def diverged(found: Sequence[Located]) -> Diverged:
+    """Return whether anything differs by more than rounding explains; "cannot tell" is no all-clear."""
+    if overall(found) is not None:
+        return True
+    return "cannot tell" if any(one.uncertain is not None for one in found) else False
+
+
+def _noise(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Iterator[object]:
+    """What later steps may differ by: contents that are zero but for rounding, and gradients that differ."""
+    for finding, verdict in zip(findings, verdicts, strict=True):
+        if verdict.is_cancelled and verdict.level in (ROUNDING, PASSED_ON):
+            yield content(finding.pair)
+        if verdict.error and finding.pair.place.record.name.direction != FORWARD:
+            yield finding.pair.place.name
+
+
+def _in_order(findings: Sequence[Finding]) -> Iterator[int]:
+    """The rows by the order in which the calls were executed."""
+    starts: list[int] = []
+    for row, finding in enumerate(findings):
+        if row == 0 or finding.pair.place.record is not findings[row - 1].pair.place.record:
+            starts.append(row)
+    ends = [*starts[1:], len(findings)]
+    for call in in_order([findings[start].pair.place.record.name for start in starts]):
+        yield from range(starts[call], ends[call])
+
+
+def _beyond(verdict: Verdict) -> bool:
+    return verdict.error is not None and not verdict.error <= (verdict.tolerance or 0.0)
+
+
+class _Walk:
+    """What has been passed on the way through the calls."""
+
+    def __init__(
+        self,
+        target: Recording,
+        golden: Recording,
+        findings: Sequence[Finding],
+        verdicts: Sequence[Verdict],
+        notes: tuple[str, ...],
+    ) -> None:
+        self._notes = notes
+        self._target, self._golden = target, golden
+        self._findings, self._verdicts = findings, verdicts
+        self._record: Record | None = None
+        self._calls = self._collectives = self._checked = 0
+        self._unchecked: Counter[str] = Counter()
+        self._inputs_finite = True
+        self._had_nan = False  # any place before
+        self._lonely: dict[object, Record] = {}  # by values: calls that the golden run has none for
+
+    def enter(self, row: int) -> None:
+        record = self._findings[row].pair.place.record
+        if record is not self._record:
+            self._record = record
+            self._calls += 1
+            forward = self._target.records.get(str(record.name.facing(FORWARD)))
+            ran = forward.fields if forward is not None and forward is not record else {}
+            self._inputs_finite = all(map(_is_finite, leaves(ran)))
+            if record.name.prefix in COLLECTIVES:
+                self._collectives += 1
+
+    def leave(self, row: int) -> None:
+        verdict = self._verdicts[row]
+        if verdict.level == NOT_JUDGED:
+            self._unchecked[verdict.reason] += 1
+        else:
+            self._checked += 1
+        place, other = self._findings[row].pair.target, self._findings[row].pair.golden
+        if place is None:
+            return
+        self._had_nan = self._had_nan or _has_nan(place.leaf)
+        if place.side != "output":
+            self._inputs_finite = self._inputs_finite and _is_finite(place.leaf)
+        elif other is None and place.leaf is not None and is_telling(place.leaf):
+            self._lonely[place.leaf.stats] = place.record
+
+    def makes_nan(self, row: int) -> bool:
+        place = self._findings[row].pair.target
+        if place is None or place.side != "output" or self._had_nan:
+            return False
+        return self._inputs_finite and _has_nan(place.leaf)
+
+    def is_around(self, origins: Sequence[Divergence]) -> bool:
+        """Whether this call only holds one that was named, or is the same."""
+        if not origins or self._record is None:
+            return False
+        name = str(self._record.name)
+        return any(o.place.record is self._record or name in o.modules for o in origins)
+
+    def divergence(self, row: int) -> Divergence:
+        place = self._findings[row].pair.place
+        record = place.record
+        return Divergence(
+            row,
+            place,
+            self._verdicts[row],
+            self._evidence(),
+            tuple(_modules(record, self._target if self._findings[row].pair.target else self._golden)),
+            record.stack.frames if record.stack is not None else (),
+            (self._collectives, self._calls),
+            hint(self._findings[row].pair, self._verdicts[row]) or self._came_from(row),
+            self._target.step,
+            self._target.rank,
+            content(self._findings[row].pair),
+            _golden(self._findings[row].pair),
+        )
+
+    def _came_from(self, row: int) -> str:
+        """Which call made a value that differs when it comes in, if nothing could be said of that call."""
+        place, level = self._findings[row].pair.place, self._verdicts[row].level
+        maker = self._lonely.get(place.leaf.stats) if place.leaf is not None else None
+        if level != ENTERED or maker is None:
+            return ""
+        return f"It comes from {maker.name}, which has no counterpart: see what the golden run does instead."
+
+    def _evidence(self) -> Evidence:
+        missing = sum(self._unchecked.values())
+        seen = self._checked + missing
+        grade: Grade = "strong"
+        if missing > seen // 10:
+            grade = "weak"
+        elif missing or self._notes:
+            grade = "fair"
+        return Evidence(grade, self._checked, dict(self._unchecked), self._notes)
+
+
+def _blind(mode: str, findings: Sequence[Finding]) -> Iterator[str]:
+    """What this kind of recording cannot show."""
+    if mode == "tensor":
+        return
+    leaves = (finding.pair.place.leaf for finding in findings)
+    if any(leaf is not None and leaf.sketch is not None for leaf in leaves):
+        yield "errors are estimated from sketches, to about a tenth of themselves"
+    elif mode == "md5":
+        yield "checksums tell that something differs, and only max, min, mean and norm how much"
+    else:
+        yield "max, min, mean and norm cannot see values that changed places"
+
+
+def _gaps(whose: str, recording: Recording) -> Iterator[str]:
+    """What a recording itself says that it lacks."""
+    if not recording.finished:
+        yield f"the {whose} was not finished"
+    if recording.lost_records:
+        yield f"the {whose} lost {counted(recording.lost_records, 'record')} that the disk did not take"
+    if recording.missing_files:
+        yield f"the {whose} lacks {counted(len(recording.missing_files), 'tensor file')}"
+    for reason, count in recording.left_out.items():
+        yield f"the {whose} left out {counted(count, 'call')}: {reason}"
+
+
+def _golden(pair: Pair) -> str:
+    return "" if pair.golden is None else str(pair.golden.record.name)
+
+
+def _modules(record: Record, recording: Recording) -> Iterator[str]:
+    seen = set()
+    parent = record.parent
+    while parent is not None and parent not in seen:
+        seen.add(parent)
+        yield parent
+        outer = recording.records.get(parent)
+        parent = outer.parent if outer is not None else None
+
+
+def _has_nan(leaf: Leaf | None) -> bool:
+    return any(map(math.isnan, _ends(leaf)))
+
+
+def _is_finite(leaf: Leaf | None) -> bool:
+    return all(map(math.isfinite, _ends(leaf)))
+
+
+def _ends(leaf: Leaf | None) -> list[float]:
+    """The largest and the smallest number, as far as they are known."""
+    if leaf is None:
+        return []
+    found: tuple[object, ...] = (leaf.value,)
+    if leaf.is_tensor:
+        found = leaf.stats[:2] if isinstance(leaf.stats, Statistics) else ()
+    return [value for value in found if isinstance(value, float)]
+
+
+def overall(found: Sequence[Located]) -> Divergence | None:
+    """The culprit over all steps and ranks: the earliest step, then the one no communication brought.
+
+    A rank whose result of a collective call differs may only have been handed it; what came before the
+    fewest collective calls was first.
+    """
+    news = (next((each for each in one.origins if _is_news(each, found)), None) for one in found)
+    return min((each for each in news if each is not None), key=_precedence, default=None)
+
+
+MOST_SUSPECTS = 20
+
+
+def suspects(found: Sequence[Located]) -> list[Divergence]:
+    """Return the values that may have made the difference, the culprit first, then in order of execution."""
+    culprit = overall(found)
+    news = [each for one in found for each in one.origins if _is_news(each, found)]
+    others = sorted((each for each in news if each is not culprit), key=_precedence)
+    return ([] if culprit is None else [culprit]) + others[: MOST_SUSPECTS - 1]
+
+
+def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
+    """Not what comes in different because an earlier step has parted, and the optimizer has taken it in.
+
+    Nor what may come of a gradient that differs at all: Adam makes a whole step of each number of it that is
+    zero but for rounding.
+    """
+    leaf = origin.place.leaf
+    if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
+        return True
+    facts = {origin.content, _gradient_of(origin.place)}
+    earlier = (one for one in found if _number(one.step) < _number(origin.step))
+    return not any(one.has_grown or facts & one.noise for one in earlier)
+
+
+def _gradient_of(place: Place) -> str:
+    """Where the gradient stands of what goes into a call, or of a parameter of a module."""
+    name = place.record.name
+    if place.side == "parameters":
+        return slot_name(str(name.facing(PARAMETERS_GRAD)), place.slot.removeprefix("parameters."))
+    return slot_name(str(name.facing(BACKWARD)), place.slot.replace("input", "output", 1))
+
+
+def _number(step: int | None) -> int:
+    return -1 if step is None else step
+
+
+def _precedence(divergence: Divergence) -> tuple[int, int, bool, int]:
+    collectives, calls = divergence.order
+    step = _number(divergence.step)
+    before = collectives - 1 if divergence.is_collective else collectives
+    return step, before, divergence.is_collective, calls

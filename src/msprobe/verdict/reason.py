@@ -1,0 +1,101 @@
+"""A verdict in words: what differs, by how much, and what that is beside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msprobe.pairing.match import Pair
+from msprobe.record import Leaf
+from msprobe.verdict.difference import Difference
+
+if TYPE_CHECKING:
+    from msprobe.verdict.directions import Test
+    from msprobe.verdict.sources import Seen
+
+OTHER_SHAPE = "its shape is"  # so such a reason begins
+
+
+def off(error: float) -> str:
+    if math.isinf(error):
+        return "NaN or infinities where the golden run has none, or the reverse"
+    return f"off by {error:.2g} of its size"
+
+
+def within(error: float, tolerance: float) -> str:
+    return f"{off(error)}; rounding explains up to {tolerance:.2g}"
+
+
+def what(pair: Pair, value: Difference) -> str:
+    """What differs."""
+    ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
+    if value.sight == "shape" and ours is not None and theirs is not None:
+        return f"{OTHER_SHAPE} {list(ours.shape or ())}, in the golden run {list(theirs.shape or ())}"
+    if not any(leaf is not None and leaf.is_tensor for leaf in (ours, theirs)):
+        return f"this argument is {_value(ours)!r}, in the golden run {_value(theirs)!r}"
+    if ours is None or theirs is None:
+        return f"a tensor is given in the {'golden run' if ours is None else 'target'} only"
+    if value.is_moved:
+        return "the same numbers at other positions"
+    if value.unit == 0 and value.unequal is not None and value.numbers:
+        return f"{value.unequal} of its {value.numbers} numbers differ"
+    return off(value.relative)
+
+
+def _value(leaf: Leaf | None) -> object:
+    return None if leaf is None else leaf.value
+
+
+def passed(error: float, differing: Sequence[Seen]) -> str:
+    most = max((seen.value.relative for seen in differing), default=0.0)
+    return f"{off(error)}; its inputs are off by up to {most:.2g}"
+
+
+def originated(pair: Pair, value: Difference, test: Test, sources: Sequence[Seen], tolerance: float) -> str:
+    dtype = pair.place.leaf.dtype if pair.place.leaf else ""
+    explained = f"rounding of {dtype} explains up to {tolerance:.2g}" if tolerance else "no rounding here"
+    return f"{_directed(pair, value, test)}; {_sight(sources)}, and {explained}"
+
+
+def _directed(pair: Pair, value: Difference, test: Test) -> str:
+    whole = what(pair, value)
+    if test.name == "scale" and value.scale is not None:
+        word = "larger" if value.scale > 0 else "smaller"
+        return f"{whole}, and as a whole {_percent(abs(value.scale))} {word} than in the golden run"
+    if test.name == "shift" and value.shift is not None:
+        word = "higher" if value.shift > 0 else "lower"
+        return f"{whole}, and its mean lies {_percent(abs(value.shift))} of its size {word}"
+    if test.name == "channels":
+        return f"{whole}, by another factor in each row or channel"
+    if test.name == "number":
+        return f"{whole}, and single numbers by up to {value.largest:.2g}"
+    return whole
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share >= 1e-4 else f"{share:.2g} of itself"
+
+
+def _sight(sources: Sequence[Seen]) -> str:
+    """In words, how far the inputs agree."""
+    tensors = [s for s in sources if (leaf := s.pair.place.leaf) is not None and leaf.is_tensor]
+    differing = [s for s in tensors if s.value.is_known and not s.value.is_equal and s.value.error > 0]
+    if differing:
+        return f"its inputs are off by only {max(s.value.relative for s in differing):.2g}"
+    if any(not s.value.is_known for s in tensors):
+        return "those of its inputs that could be compared are equal"
+    if all(s.value.is_equal for s in tensors):
+        return "its inputs are bit-equal" if tensors else "nothing that could differ went into it"
+    return "its inputs are equal in max, min, mean and norm"
+
+
+def entered(pair: Pair, value: Difference, origin: str = "") -> str:
+    if value.sight in ("shape", "value", "one side"):
+        return what(pair, value)
+    if origin:
+        return f"{what(pair, value)} when it comes in: {origin}"
+    return (
+        f"{what(pair, value)} when it comes in, though nothing compared before it is: a parameter, data, or "
+        "code that was not recorded or has no counterpart"
+    )

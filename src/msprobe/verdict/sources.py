@@ -1,0 +1,59 @@
+"""What went into each call: what its results are judged by."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
+from msprobe.pairing.match import Pair
+from msprobe.verdict.difference import Difference
+
+
+class Seen(NamedTuple):
+    """A pair of values, and how far they are apart."""
+
+    pair: Pair
+    value: Difference
+
+
+class Sources:
+    """What went into each call: its own inputs, and for a backward call all of the forward call.
+
+    Where several calls are compared with one of the golden run, what went into any of them counts for all.
+    """
+
+    def __init__(self, calls: Sequence[Sequence[Seen]]) -> None:
+        self._forward: dict[CallName, Sequence[Seen]] = {}
+        self._modules: dict[str, list[Seen]] = defaultdict(list)
+        self._together: dict[CallName, list[Sequence[Seen]]] = defaultdict(list)
+        for call in calls:
+            if call[0].pair.target is None:
+                continue
+            name = call[0].pair.place.record.name
+            for other in _golden_names(call):
+                self._together[other].append(call)
+            if name.direction == FORWARD:
+                self._forward[name] = call
+            if name.is_module and name.direction != PARAMETERS_GRAD:
+                self._modules[name.owner] += call
+
+    def of(self, call: Sequence[Seen]) -> list[Seen]:
+        name = call[0].pair.place.record.name
+        if name.direction == PARAMETERS_GRAD:
+            return self._modules[name.owner]
+        calls = [call]
+        for other in _golden_names(call):
+            calls += (each for each in self._together[other] if each is not call)
+        own = [seen for each in calls for seen in each if seen.pair.place.side != "output"]
+        if name.direction == BACKWARD:
+            names = (each[0].pair.place.record.name.facing(FORWARD) for each in calls)
+            return [*own, *(seen for each in names for seen in self._forward.get(each, ()))]
+        return own
+
+
+def _golden_names(call: Sequence[Seen]) -> set[CallName]:
+    """The calls of the golden run that places of a call are compared with; mostly one."""
+    golden = (seen.pair.golden for seen in call)
+    return {place.record.name for place in golden if place is not None}

@@ -1,0 +1,290 @@
+"""How far the result of a call may be off: by its own rounding, and by what its arguments are off.
+
+Everything here is a 2-norm in the unit of the result. `Reach` follows from what the operator does
+(operators.py) and from the sizes of the values. It is linear in the errors of the arguments, so that it
+carries their relative errors, their scale errors and their largest errors alike.
+
+    own     = 4 u |y| + 8 u32 (1 + sqrt(K)) S       u: unit roundoff of the coarsest dtype, K: summands
+    reached = sum over arguments of gain * error
+
+S is the norm that the result would have if its K summands did not cancel. So a sum that nearly cancels may be
+off by rounding of its summands, and nothing else may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msprobe.dtypes import SINGLE
+from msprobe.operators import Operator
+from msprobe.verdict.difference import Difference
+
+OUTPUT_ROUNDINGS = 4.0  # roundings of the result's dtype that two sound kernels may be apart
+INNER_ROUNDINGS = 8.0  # the same in the precision in which they compute
+MOST_SUMMANDS = 2**20  # nobody adds more in a row: larger sums are made of partial sums
+UNKNOWN_GAIN = 8.0  # what an operator that the table does not know may make of a relative error
+FLIP_SHARE = 4.0  # times the relative error of an argument: the share of comparisons that may fall otherwise
+
+
+class Argument(NamedTuple):
+    """One tensor that went into a call."""
+
+    value: Difference
+    shape: tuple[int, ...]
+    position: int  # among the tensors of the call
+    spot: tuple[str, str] | None = None  # its record and slot in the target
+
+    @property
+    def size(self) -> float:
+        return self.value.norm
+
+    @property
+    def rms(self) -> float:
+        return self.value.rms
+
+    @property
+    def numbers(self) -> int:
+        return max(self.value.numbers, 1)
+
+
+class Reach(NamedTuple):
+    """What the table says of one result of a call."""
+
+    summands: float  # K: numbers added for one number of the result
+    size: float  # S: the norm of the result if its summands did not cancel
+    gains: tuple[float, ...]  # by argument: error of the result by error of the argument
+    bends: float = 0.0  # relative error that follows from the square of a relative error
+    flips: float = 0.0  # share of the result that decisions may change, by relative error of an argument
+    degree: float = 0.0  # the scale error of the result by those that reach it, if known
+    slack: float = 3.0  # how far from `degree` it may be
+
+    typical: tuple[float, ...] = ()  # the gains that are likely, where `gains` are the largest
+    is_exact: bool = False  # nothing is rounded unless the dtype changes
+    is_part: bool = False  # it shows a part of an argument, whose error may have any direction
+
+    def of(self, errors: Sequence[float]) -> float:
+        """The most that these errors of the arguments make of the result."""
+        pairs = zip(self.gains, errors, strict=True)
+        return math.fsum(gain * error for gain, error in pairs if gain and error)
+
+    def likely(self, errors: Sequence[float]) -> float:
+        """What these errors of the arguments likely make of the result, if they have nothing in common."""
+        gains = self.typical or self.gains
+        pairs = zip(gains, errors, strict=True)
+        return math.hypot(*(gain * error for gain, error in pairs if gain and error))
+
+
+def own_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float:
+    """Return how far two sound kernels may be apart on equal arguments.
+
+    `mixed`: the call computes in several precisions, so that arguments are rounded to the coarsest inside it.
+    """
+    if reach.is_exact and not mixed:
+        return 0.0
+    inner = min(unit, SINGLE) * INNER_ROUNDINGS * (1 + math.sqrt(reach.summands)) * max(reach.size, norm)
+    outer = OUTPUT_ROUNDINGS * unit * (max(reach.size, norm) if mixed else norm)
+    return inner + outer
+
+
+def forward_reach(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    """Return how arguments reach the result of a forward call; `plain`: the plain numbers among them."""
+    return _FORWARD.get(operator.kind, _unknown)(operator, result, arguments, plain)
+
+
+def spread_of(result: Difference, argument: Argument) -> float:
+    """How often an argument is used when it is smaller than the result: the square root of it."""
+    return math.sqrt(max(1.0, result.numbers / argument.numbers))
+
+
+def largest_factor(plain: Sequence[float]) -> float:
+    return max([1.0, *(abs(number) for number in plain if math.isfinite(number))])
+
+
+def in_proportion(
+    result: Difference, arguments: Sequence[Argument], factor: float = 1.0
+) -> tuple[float, ...]:
+    """The gains of an operator that keeps relative errors, up to a factor."""
+    return tuple(factor * result.norm / a.size if a.size else 0.0 for a in arguments)
+
+
+def _moves(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    return Reach(
+        1,
+        result.norm,
+        tuple(spread_of(result, a) for a in arguments),
+        flips=FLIP_SHARE if operator.decides else 0.0,
+        degree=1.0,
+        slack=1.0,
+        is_exact=True,
+        is_part=any(a.numbers != result.numbers for a in arguments),
+    )
+
+
+def _adds(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    factor = largest_factor(plain)
+    spread = [spread_of(result, a) * (factor if a.position else 1.0) for a in arguments]
+    size = math.sqrt(math.fsum((a.size * s) ** 2 for a, s in zip(arguments, spread, strict=True)))
+    return Reach(1, max(size, result.norm), tuple(spread))
+
+
+def _sums(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    if not arguments:
+        return Reach(1, result.norm, ())
+    first = arguments[0]
+    count = min(max(1.0, first.numbers / max(result.numbers, 1)), MOST_SUMMANDS)
+    share = count if operator.is_mean else 1.0
+    coherent = result.norm / first.size if first.size else 0.0
+    # Errors that have one cause may have one sign in all summands.
+    gains = tuple(math.sqrt(count) / share * spread_of(result, a) for a in arguments)
+    typical = tuple(max(1 / share, coherent) * spread_of(result, a) for a in arguments)
+    size = max(first.size / share, result.norm)
+    return Reach(count, size, gains, degree=1.0, slack=1.0, typical=typical)
+
+
+def _multiplies(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    factors, added = factors_of(operator, arguments)
+    if len(factors) < 2:
+        gains_of_one = tuple(result.norm / a.size if a.size else 0.0 for a in arguments)
+        return Reach(1, result.norm, gains_of_one, degree=1.0, slack=1.0)
+    a, b = factors
+    count = products_of(operator, result, a, b)
+    size = max(math.sqrt(count) * a.rms * b.rms * math.sqrt(max(result.numbers, 1)), result.norm)
+    gains = []
+    for each in arguments:
+        if any(each is one for one in added):
+            gains.append(spread_of(result, each))
+        else:
+            gains.append(size / each.size if each.size else 0.0)
+    total = math.hypot(size, *(each.size * spread_of(result, each) for each in added))
+    return Reach(count, total, tuple(gains), degree=1.0, slack=1.0)
+
+
+_ADDED_FIRST = frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addr", "addcmul"})
+
+
+def factors_of(
+    operator: Operator, arguments: Sequence[Argument]
+) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+    """The two factors of a product, and what is added to it."""
+    if operator.concept in _ADDED_FIRST:
+        return tuple(arguments[1:3]), tuple(arguments[:1])
+    return tuple(arguments[:2]), tuple(arguments[2:])
+
+
+def products_of(operator: Operator, result: Difference, a: Argument, b: Argument) -> float:
+    """How many products are added for one number of the result."""
+    if operator.concept in ("mul", "addcmul"):
+        count = 1.0
+    elif operator.concept.startswith("conv"):
+        count = b.numbers / max(b.shape[0] if b.shape else 1, 1)
+    elif operator.concept == "linear":
+        count = float(b.shape[-1]) if b.shape else 1.0
+    elif operator.concept in ("matmul", "addmm", "baddbmm"):
+        count = float(a.shape[-1]) if a.shape else 1.0
+    else:
+        count = math.sqrt(a.numbers * b.numbers / max(result.numbers, 1))
+    return min(max(count, 1.0), MOST_SUMMANDS)
+
+
+def _smooth(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    gains = []
+    for a in arguments:
+        coherent = 1.5 * result.norm / a.size if a.size and not operator.bounded else 0.0
+        gains.append(max(operator.slope, coherent) * spread_of(result, a))
+    typical = () if operator.bounded else in_proportion(result, arguments, 1.2)
+    reach = Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, typical=typical)
+    if operator.degrees is None or len(arguments) != 1 or not gains[0] or not arguments[0].size:
+        return reach
+    low, high = operator.degrees
+    inflated = gains[0] * arguments[0].size / result.norm if result.norm else 1.0
+    return reach._replace(degree=(low + high) / 2 / inflated, slack=((high - low) / 2 + 0.5) / inflated)
+
+
+def row_of(arguments: Sequence[Argument]) -> float:
+    return float(max((a.shape[-1] for a in arguments if a.shape), default=1))
+
+
+def _powers(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    exponent = max([2.0, *(abs(n) for n in plain if operator.concept == "pow" and abs(n) < 64)])
+    gains = [exponent * result.norm / a.size if a.size else 0.0 for a in arguments]
+    if operator.concept in ("div", "addcdiv") and len(arguments) >= 2 and arguments[-1].value.least:
+        # The error of the largest numerator may meet the smallest divisor: optimizers that divide by the size
+        # of the gradient make a whole step of one that is zero but for rounding.
+        factor = min(1.0, *(abs(number) for number in plain)) if plain else 1.0
+        gains[-2] = max(gains[-2], factor / arguments[-1].value.least)
+    return Reach(
+        row_of(arguments), result.norm, tuple(gains), bends=2.0, typical=in_proportion(result, arguments)
+    )
+
+
+def _exponential(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    typical = tuple(result.rms for _ in arguments)
+    return Reach(1, result.norm, tuple(result.peak for _ in arguments), bends=1.0, typical=typical)
+
+
+def _normalises(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    gains = [result.norm / a.size if a.size else 0.0 for a in arguments]
+    if gains:
+        gains[0] *= 2.0
+    if len(gains) > 2:
+        gains[-1] = spread_of(result, arguments[-1])
+    typical = in_proportion(result, arguments)
+    return Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, typical=typical)
+
+
+def _unknown(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    if operator.is_loss and arguments:
+        return _loss(result, arguments, plain)
+    gains = in_proportion(result, arguments, UNKNOWN_GAIN)
+    return Reach(
+        row_of(arguments), result.norm, gains, bends=4.0, typical=in_proportion(result, arguments, 1.5)
+    )
+
+
+def _loss(result: Difference, arguments: Sequence[Argument], plain: Sequence[float]) -> Reach:
+    """A mean over rows, whose slope in each row is at most about 1.5 by the number of rows."""
+    first = arguments[0]
+    rows = max(1.0, first.numbers / (first.shape[-1] if len(first.shape) > 1 else 1))
+    per_row = result.norm / math.sqrt(max(result.numbers, 1))
+    gains = [2 * result.norm / a.size if a.size else 0.0 for a in arguments]
+    gains[0] = max(
+        gains[0], 1.5 / math.sqrt(rows), 1.5 * per_row * math.sqrt(rows) / max(first.rms, 1e-300) / rows
+    )
+    return Reach(
+        row_of(arguments), max(result.norm, math.sqrt(max(result.numbers, 1))), tuple(gains), bends=2.0
+    )
+
+
+_Rule = Callable[[Operator, Difference, Sequence[Argument], Sequence[float]], Reach]
+_FORWARD: dict[str, _Rule] = {
+    "moves": _moves,
+    "adds": _adds,
+    "sums": _sums,
+    "multiplies": _multiplies,
+    "smooth": _smooth,
+    "powers": _powers,
+    "exponential": _exponential,
+    "normalises": _normalises,
+}
