@@ -48,6 +48,30 @@ def bit_noise(tensor: TensorData) -> TensorData | str:
     return TensorData(bits.data, tensor.dtype, tensor.shape)
 
 
+def relative_noise(tensor: TensorData, size: float) -> TensorData:
+    """Each value is made larger or smaller by `size` of itself, as chance has it; the same in every run.
+
+    Only of float32 and float64; other tensors stay.
+    """
+    if tensor.dtype not in ("float32", "float64"):
+        return tensor
+    values = bits_of(tensor)
+    signs = np.random.Generator(np.random.PCG64(1)).integers(0, 2, values.size, dtype=np.int8) * 2 - 1
+    with np.errstate(all="ignore"):
+        changed = (values * (1.0 + size * signs)).astype(values.dtype)
+    return TensorData(changed.data, tensor.dtype, tensor.shape)
+
+
+def relative_change(old: TensorData, new: TensorData) -> float:
+    """The norm of the change of a tensor, beside its own norm; over what is finite on both sides."""
+    one, other = (as_float(bits_of(tensor), tensor.dtype).astype(np.float64) for tensor in (old, new))
+    finite = np.isfinite(one) & np.isfinite(other)
+    one, other = one[finite], other[finite]
+    with np.errstate(all="ignore"):
+        size = float(np.linalg.norm(one))
+        return float(np.linalg.norm(other - one)) / size if size else 0.0
+
+
 def change_value(tensor: TensorData) -> TensorData | str:
     """The first value and the last change places; with three dimensions or more, the first and last row."""
     ends = (0,) if len(tensor.shape) == 1 else (0, 0)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msprobe.adapter import Replay, Surroundings
+from msprobe.perturb import relative_change, relative_noise
 from msprobe.store.dtypes import TensorData
 
 HOST = "cpu"
@@ -43,6 +44,7 @@ class SecondCall(NamedTuple):
     call: Calling
     mixed: bool
     randomness: Any
+    change: float = 0.0  # of the tensor that was perturbed, beside its size
 
     @property
     def inputs(self) -> list[Any]:
@@ -57,6 +59,18 @@ class SecondCall(NamedTuple):
             drawn_again(self.replay, self.randomness, (args, kwargs)),
         ):
             return function(*args, **kwargs)
+
+    def with_noise(self, size: float) -> SecondCall:
+        """The same call with all its floating-point tensors changed by `size` of themselves."""
+        noisy: dict[int, Any] = {}
+
+        def change(tensor: Any) -> Any:
+            if id(tensor) not in noisy:
+                noisy[id(tensor)] = noisy_tensor(self.replay, tensor, size)
+            return noisy[id(tensor)]
+
+        args, kwargs = mapped((self.call.args, self.call.kwargs), self.replay.is_tensor, change)
+        return self._replace(call=self.call._replace(args=args, kwargs=kwargs))
 
     def _run_with(self, inputs: Sequence[Any]) -> Any:
         """The answer to other tensors, which take the places of `inputs`."""
@@ -81,6 +95,12 @@ class SecondCall(NamedTuple):
         return self.replay.gradients(call, [inputs[place] for place in places], given)
 
 
+def noisy_tensor(replay: Replay, tensor: Any, size: float) -> Any:
+    """A copy of a tensor whose numbers are changed by `size` of themselves; of integers a plain copy."""
+    data = replay.snapshot(tensor) if is_floating(replay, tensor) else None
+    return replay.copy(tensor) if data is None else replay.like(tensor, relative_noise(data, size))
+
+
 def perturbed(
     replay: Replay, call: Calling, perturb: Callable[[TensorData], TensorData | str] | None
 ) -> SecondCall | str:
@@ -90,6 +110,7 @@ def perturbed(
     """
     reasons: list[str] = []
     found: list[bool] = []
+    changes: list[float] = []
     copy = _copying(replay)
 
     def change(tensor: Any) -> Any:
@@ -100,9 +121,10 @@ def perturbed(
             return copy(tensor)
         data = replay.snapshot(tensor)
         new = NO_TENSOR if data is None else perturb(data)
-        if isinstance(new, str):
-            reasons.append(new)
+        if data is None or isinstance(new, str):
+            reasons.append(NO_TENSOR if data is None else str(new))
             return tensor
+        changes.append(relative_change(data, new))
         return replay.like(tensor, new)
 
     given = {key: value for key, value in call.kwargs.items() if key != _INTO}
@@ -111,7 +133,7 @@ def perturbed(
         return reasons[0] if reasons else NO_TENSOR
     if _INTO in call.kwargs:
         kwargs[_INTO] = mapped(call.kwargs[_INTO], replay.is_tensor, copy)
-    return _second(replay, call, args, kwargs, mixed=True)
+    return _second(replay, call, args, kwargs, mixed=True)._replace(change=max(changes, default=0.0))
 
 
 def raised(

@@ -24,7 +24,8 @@ from msprobe.online.spool import Spool, Spooled
 from msprobe.online.workers import Task
 from msprobe.precheck.calls import Call, Lists, Skip, reason_to_skip
 from msprobe.precheck.check import status_of
-from msprobe.precheck.work import Answer, backward_side, skipped
+from msprobe.precheck.judging import Answer
+from msprobe.precheck.work import backward_side, skipped
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -89,7 +90,10 @@ class Run:
         if entry.answer is None or status_of(entry.answer.summed) != ERROR or self._told >= _MOST_TOLD:
             return
         self._told += 1
-        logger().warning("rank %d, step %d: %s", self.greeting.rank, entry.step, entry.answer.summed.message)
+        summed = entry.answer.summed
+        logger().warning(
+            "rank %d, step %d: %s", self.greeting.rank, entry.step, summed.reason or summed.message
+        )
 
     def ready(self) -> list[_Entry]:
         """The calls at the head of the line whose answers are known; they stay until these are written."""

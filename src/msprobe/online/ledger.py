@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msprobe.errors import RecordingError
 from msprobe.online.message import Greeting
 from msprobe.precheck.check import status_of
-from msprobe.precheck.work import Answer
+from msprobe.precheck.judging import Answer
 from msprobe.report.precheck_csv import (
     DETAIL_COLUMNS,
     RESULT_COLUMNS,

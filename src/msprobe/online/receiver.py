@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from msprobe.analyse.standards import ERROR, PASS, SKIP, WARNING
+from msprobe.analyse.standards import ERROR, PASS, SKIP
 from msprobe.config import RunUt
 from msprobe.log import logger
+from msprobe.metrics.rounding import CANNOT_TELL
 from msprobe.online import tls
 from msprobe.online.desk import Desk
 from msprobe.online.folder_source import FolderSource
@@ -27,7 +28,7 @@ from msprobe.precheck.run import HOST
 from msprobe.precheck.work import SENT
 
 _SECONDS_TO_END, _SECONDS_TO_ABORT = 20.0, 1.0
-_STATUSES = (PASS, WARNING, ERROR, SKIP)
+_STATUSES = (PASS, CANNOT_TELL, ERROR, SKIP)
 
 
 class Patience(NamedTuple):

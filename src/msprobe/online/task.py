@@ -120,9 +120,9 @@ class OnlineRecorder(Recorder):
             return Call(name, str(name), False)
         return super()._begin(name, args, {key: item for key, item in kwargs.items() if key != "device"})
 
-    def describe(self, tensor: Any, record: str, slot: str) -> Leaf:
+    def describe(self, tensor: Any, record: str, slot: str, since: int | None = None) -> Leaf:
         """Without statistics: nobody needs them who has the content."""
-        leaf = super().describe(tensor, record, slot)._replace(stats=None)
+        leaf = super().describe(tensor, record, slot, since)._replace(stats=None)
         content = self._adapter.snapshot(tensor)
         if content is None or (content.dtype, content.shape) != (number_type(leaf.dtype), leaf.shape):
             return leaf

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from msprobe.log import logger
 from msprobe.precheck.calls import Call
+from msprobe.precheck.judging import Answer
 from msprobe.precheck.pool import Lost, Pool
 from msprobe.precheck.protocol import Order, Ready, call_line, read_answer
-from msprobe.precheck.work import Answer, skipped
+from msprobe.precheck.work import skipped
 
 
 class Task(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from msprobe.adapter import Replay
-from msprobe.analyse.standard_table import CASTS, COARSE, LOWERED
+from msprobe.analyse.standard_table import CASTS, COARSE, EPS_BY_DTYPE, LOWERED
 from msprobe.errors import RecordingError
 from msprobe.kernels import Statistics
 from msprobe.name import CallName, slot_name
@@ -127,10 +127,23 @@ def rebuild(recording: Recording, name: CallName, fields: dict[str, Any]) -> Arg
     if name.api == _INDEXED and len(args) > 1 and isinstance(args[1], list):
         args[1] = tuple(args[1])  # JSON has no tuples; a list of indices is much rarer
     kwargs = {key: see(tree, f"kwargs.{key}") for key, tree in (fields.get("input_kwargs") or {}).items()}
+    _settle_eps(name.api, args, kwargs, inputs)
     cast = _mixed(name.api, fields, inputs)
     if cast:
         inputs = [tensor._replace(cast=cast) if tensor.is_float else tensor for tensor in inputs]
     return Arguments(tuple(args), kwargs, tuple(inputs), bool(arrays))
+
+
+def _settle_eps(api: str, args: list[Any], kwargs: dict[str, Any], inputs: Sequence[Input]) -> None:
+    """Write out an eps that is left to the dtype, so that a reference of higher precision has the same."""
+    place = EPS_BY_DTYPE.get(api)
+    if place is None or not inputs:
+        return
+    eps = 2.0**-52 if inputs[0].dtype == "float64" else 2.0**-23  # half precision is normalised in float32
+    if len(args) > place:
+        args[place] = eps if args[place] is None else args[place]
+    elif kwargs.get("eps") is None:
+        kwargs["eps"] = eps
 
 
 def _mixed(api: str, fields: dict[str, Any], inputs: Sequence[Input]) -> str:

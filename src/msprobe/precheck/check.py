@@ -14,13 +14,16 @@ from msprobe import store
 from msprobe.analyse.standards import ERROR, PASS, SKIP, WARNING
 from msprobe.errors import UsageError
 from msprobe.log import logger
+from msprobe.metrics.rounding import CANNOT_TELL
 from msprobe.name import outer
+from msprobe.plural import counted
 from msprobe.precheck.calls import Call, Lists, calls_of, reason_to_skip, without_repeats
+from msprobe.precheck.judging import Answer
 from msprobe.precheck.pool import Lost, Pool
 from msprobe.precheck.protocol import CHECK, Order, Ready, call_line, read_answer
 from msprobe.precheck.run import HOST
 from msprobe.precheck.tables import Tables
-from msprobe.precheck.work import AUTO, RECORDED, Answer, skipped
+from msprobe.precheck.work import AUTO, RECORDED, skipped
 from msprobe.record import Recording
 from msprobe.report.precheck_csv import Summed
 from msprobe.store.layout import TENSOR_FOLDER, make_folder
@@ -63,9 +66,17 @@ class Checked(NamedTuple):
 
 
 def status_of(call: Summed) -> str:
-    """Of the whole call: the worse of its two sides; one that was not judged does not count."""
-    found = {call.forward, call.backward}
-    return next((status for status in (ERROR, WARNING, PASS) if status in found), SKIP)
+    """Return the verdict on the whole call: the worse of its two sides; one that was skipped does not count.
+
+    A table of an older release has no verdicts: there it is the specified status, and a warning is a pass.
+    """
+    has_verdicts = call.forward_verdict or call.backward_verdict
+    found = {call.forward_verdict, call.backward_verdict} if has_verdicts else _specified(call)
+    return next((status for status in (ERROR, CANNOT_TELL, PASS) if status in found), SKIP)
+
+
+def _specified(call: Summed) -> set[str]:
+    return {PASS if status == WARNING else status for status in (call.forward, call.backward)}
 
 
 def read_recording(path: str | os.PathLike[str]) -> Recording:
@@ -201,14 +212,21 @@ _REASON = re.compile(r"[^.]*\.")
 def summary(checked: Checked) -> Iterator[str]:
     """The tables that stand on the screen at the end."""
     passed, failed = checked.count(PASS), checked.count(ERROR)
-    warned, left = checked.count(WARNING), checked.count(SKIP)
-    judged = passed + failed + warned
-    rate = f"{100 * (passed + warned) / judged:.2f}%" if judged else "-"
+    unknown, left = checked.count(CANNOT_TELL), checked.count(SKIP)
+    rate = f"{100 * passed / (passed + failed):.2f}%" if passed + failed else "-"
     yield from _table(
         "Overall Statistics",
-        [("Pass", passed), ("Warning", warned), ("Fail", failed), ("Skip", left), ("Passing Rate", rate)],
+        [
+            ("Pass", passed),
+            ("Fail", failed),
+            ("Cannot Tell", unknown),
+            ("Skip", left),
+            ("Passing Rate", rate),
+        ],
     )
-    sides = Counter((call.forward == ERROR, call.backward == ERROR) for call in checked.summed)
+    sides = Counter(
+        (call.forward_verdict == ERROR, call.backward_verdict == ERROR) for call in checked.summed
+    )
     yield from _table(
         "Detail Statistics",
         [
@@ -221,6 +239,23 @@ def summary(checked: Checked) -> Iterator[str]:
     reasons = Counter(_first_sentence(call) for call in checked.summed if status_of(call) == SKIP)
     if reasons:
         yield from _table("Skipped", reasons.most_common())
+
+
+def differences(checked: Checked) -> Iterator[str]:
+    """Yield a sentence for each way in which verdicts differ from the specified rule."""
+    for status, word in ((PASS, "pass"), (ERROR, "fail")):
+        other = [
+            call.call
+            for call in checked.summed
+            if status_of(call) == status and (ERROR in _specified(call)) != (status == ERROR)
+        ]
+        if other:
+            rule = "does not fail them" if status == ERROR else "fails them"
+            yield (
+                f"The specified rule differs (columns Status and Test Success): {word} by what rounding "
+                f"explains: {counted(len(other), 'call')}, and the rule {rule}: {', '.join(other[:3])}"
+                f"{', ...' if len(other) > 3 else ''}."
+            )
 
 
 def _coverage(summed: Sequence[Summed]) -> list[tuple[str, object]]:

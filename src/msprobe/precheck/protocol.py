@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from msprobe.analyse.accuracy import Accuracy
+from msprobe.metrics.rounding import Judged
 from msprobe.name import FORWARD
 from msprobe.precheck.arguments import Rebuilder
 from msprobe.precheck.calls import Call
+from msprobe.precheck.judging import Answer
 from msprobe.precheck.overflow_kind import Overflow, overflow_of
-from msprobe.precheck.work import Answer, Setup, check
+from msprobe.precheck.work import Setup, check
 from msprobe.record import Header, Recording
 from msprobe.report.precheck_csv import Result, Summed
 from msprobe.store.dump_json import Encoder, decode_record
@@ -95,6 +97,7 @@ def _result(told: list[Any]) -> Result:
     return result._replace(
         shape=None if result.shape is None else tuple(result.shape),
         accuracy=None if result.accuracy is None else Accuracy(*result.accuracy),
+        judged=None if result.judged is None else Judged(*result.judged),
     )
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 from msprobe.errors import UsageError
 from msprobe.name import call_of
 from msprobe.precheck.calls import Call
-from msprobe.precheck.work import Answer
+from msprobe.precheck.judging import Answer
 from msprobe.report.precheck_csv import (
+    BLANK,
     DETAIL_COLUMNS,
     RESULT_COLUMNS,
     RESULT_NAME,
+    SPECIFIED_DETAIL_COLUMNS,
+    SPECIFIED_RESULT_COLUMNS,
     Growing,
     Summed,
     detail_cells,
@@ -46,9 +49,9 @@ class Tables:
                 f"{path} is no result to go on with: its name must be accuracy_checking_result_ and "
                 "14 digits, with the ending .csv."
             )
-        results = read_table(path, RESULT_COLUMNS)
+        results = read_table(path, SPECIFIED_RESULT_COLUMNS)
         tables = cls(path.parent, found[1])
-        details = read_table(tables.details_file, DETAIL_COLUMNS)
+        details = read_table(tables.details_file, SPECIFIED_DETAIL_COLUMNS)
         return cls(path.parent, found[1], results, details)
 
     def begin(self, calls: Sequence[Call]) -> list[Call]:
@@ -91,4 +94,4 @@ class Tables:
 
 
 def _cells(row: Row, columns: Sequence[str]) -> list[str]:
-    return [row[column] for column in columns]
+    return [row.get(column, BLANK) for column in columns]  # an older release has no verdict

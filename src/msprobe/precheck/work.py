@@ -6,32 +6,31 @@ the contents of inputs and outputs, what was recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import zip_longest
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from msprobe.analyse.accuracy import Values, measure, real_dtype, undetermined, values_of, zero_share
-from msprobe.analyse.distance import summands
-from msprobe.analyse.standard_table import COARSE, DROPOUTS, LIMITS
-from msprobe.analyse.standards import ERROR, PASS, SKIP, WARNING, Verdict, judge, judge_zeros, worst
+import numpy as np
+
+from msprobe.analyse.accuracy import real_dtype, values_of
+from msprobe.analyse.standard_table import DROPOUTS
+from msprobe.analyse.standards import ERROR, SKIP
+from msprobe.metrics.rounding import PRECISIONS
+from msprobe.metrics.summands import summands
 from msprobe.name import BACKWARD, slot_name
-from msprobe.plural import counted
+from msprobe.precheck import dropouts
 from msprobe.precheck.arguments import Arguments, Input, Rebuilder, content_of, rebuild, shaken, tensor_of
 from msprobe.precheck.calls import Call, Skip, Skipped, reason_for
+from msprobe.precheck.judging import Answer, How, Rounds, judge_call, summed_up
 from msprobe.precheck.run import HOST, Ran, checked_side, reference_side, run
 from msprobe.record import Leaf, Recording, leaves
 from msprobe.report.precheck_csv import Result, Summed
-from msprobe.store.dtypes import TensorData
+from msprobe.store.dtypes import TensorData, as_float
 from msprobe.store.tensor_file import encode_pt
 from msprobe.store.tensor_folder import Folder, file_name
 
 AUTO, RECORDED, REPLAYED = "auto", "recorded", "replayed"
 SENT = "sent"  # recorded, or not judged: what this machine computes says nothing of the one that trained
-
-_LONGEST_MESSAGE = 2000
-_ROUNDING = "A change of the inputs in their last bit changes it as much, so that rounding decides it."
 
 
 class Setup(NamedTuple):
@@ -41,13 +40,6 @@ class Setup(NamedTuple):
     device: str
     outputs: str = AUTO
     error_folder: Path | None = None  # inputs and outputs of what failed go there
-
-
-class Answer(NamedTuple):
-    """What was found out about one call."""
-
-    summed: Summed
-    results: tuple[Result, ...] = ()
 
 
 def check(call: Call, setup: Setup, replay: Rebuilder) -> Answer:
@@ -62,7 +54,8 @@ def skipped(call: Call, reason: str) -> Answer:
     """The answer for a call of which nothing was judged."""
     backward = SKIP if call.backward is not None else ""
     place = slot_name(call.text, "forward.output.0")
-    return Answer(Summed(call.text, SKIP, backward, reason), (Result(place, SKIP, reason),))
+    summed = Summed(call.text, SKIP, backward, reason, SKIP, backward)
+    return Answer(summed, (Result(place, SKIP, reason),))
 
 
 def backward_side(answer: Answer) -> Answer:
@@ -70,7 +63,7 @@ def backward_side(answer: Answer) -> Answer:
     call, message = answer.summed.call, answer.summed.message
     name = slot_name(call, BACKWARD)
     found = [each for each in answer.results if each.place.startswith(f"{name}.")]
-    return _summed_up(call, (), found or [Result(slot_name(name, "output.0"), SKIP, message)])
+    return summed_up(call, (), found or [Result(slot_name(name, "output.0"), SKIP, message)])
 
 
 def reference_of(call: Call, setup: Setup, replay: Rebuilder) -> Ran:
@@ -83,7 +76,8 @@ def _checked(call: Call, setup: Setup, replay: Rebuilder) -> Answer:
     arguments = _arguments(call, setup)
     given = _given(call, setup)
     before = replay.randomness()
-    ours = _recorded(call, setup, arguments, given)
+    recorded = _recorded(call, setup, arguments, given)
+    ours = recorded
     if ours is None or (call.has_backward and not ours.gradients):
         if setup.outputs == SENT:
             raise Skipped(Skip.NOT_SENT)
@@ -91,22 +85,82 @@ def _checked(call: Call, setup: Setup, replay: Rebuilder) -> Answer:
         ours = ran if ours is None else ran._replace(outputs=ours.outputs)
         replay.restore_randomness(before)
     side = reference_side(call, arguments)
-    reference = run(replay, call, arguments, side, given)
+    repeats = _repeats(arguments.inputs, recorded.gradients) if recorded and recorded.gradients else {}
+    reference = _merged(run(replay, call, arguments, side, given), repeats)
     drops = replay.drew(before)
     if drops and call.name.api not in DROPOUTS:
         raise Skipped(Skip.RANDOM)
     if not reference.outputs:
         raise Skipped(Skip.NO_NUMBERS)
-    computed = next((tensor.cast for tensor in arguments.inputs if tensor.cast), "")
-    how = _How(drops, computed, _summands(call))
-    answer = _answer(call, ours, reference, how)
-    if not drops and any(each.status == ERROR and each.accuracy is not None for each in answer.results):
-        nudged = arguments._replace(inputs=tuple(filter(None, shaken(arguments.inputs))))
-        other = run(replay, call, nudged, side, None if given is None else shaken(given))
-        answer = _answer(call, ours, reference, how, other)
-    if setup.error_folder is not None and ERROR in (answer.summed.forward, answer.summed.backward):
+    how = _how(call, arguments, given, drops=drops)
+    answer = judge_call(call, ours, reference, how)
+    if drops:
+        answer = _dropout(call, answer, arguments, given, ours, how)
+    elif answer.is_off:
+        sampled = _sample(replay, call, arguments, given, setup, recorded)
+        last_bits = run(replay, call, _nudged(arguments), side, None if given is None else shaken(given))
+        rounds = Rounds(_merged(last_bits, repeats), _merged(sampled, repeats))
+        answer = judge_call(call, ours, reference, how, rounds)
+    if setup.error_folder is not None and ERROR in answer.summed:
         _save(setup.error_folder, call, arguments, ours, reference)
     return answer
+
+
+def _how(call: Call, arguments: Arguments, given: Sequence[Input | None] | None, *, drops: bool) -> How:
+    computed = next((tensor.cast for tensor in arguments.inputs if tensor.cast), "")
+    leaves_in = leaves([call.forward.fields.get("input_args"), call.forward.fields.get("input_kwargs")])
+    dtypes = {tensor.computed for tensor in (*arguments.inputs, *filter(None, given or ()))}
+    units = [PRECISIONS[dtype].unit for dtype in map(real_dtype, dtypes) if dtype in PRECISIONS]
+    return How(drops, computed, summands(leaves_in, is_gradient=True), max(units, default=0.0))
+
+
+def _nudged(arguments: Arguments) -> Arguments:
+    return arguments._replace(inputs=tuple(filter(None, shaken(arguments.inputs))))
+
+
+def _sample(
+    replay: Rebuilder,
+    call: Call,
+    arguments: Arguments,
+    given: Sequence[Input | None] | None,
+    setup: Setup,
+    recorded: Ran | None,
+) -> Ran:
+    """The call with the CPU's kernels, to see how it rounds; not where these kernels are what is checked."""
+    checks_host = setup.device == HOST
+    if checks_host and recorded is None:
+        return Ran(())
+    try:
+        ran = run(replay, call, arguments, checked_side(HOST), given)
+    except Skipped:
+        return Ran(())
+    return ran._replace(gradients=()) if checks_host and recorded and not recorded.gradients else ran
+
+
+def _dropout(
+    call: Call,
+    answer: Answer,
+    arguments: Arguments,
+    given: Sequence[Input | None] | None,
+    ours: Ran,
+    how: How,
+) -> Answer:
+    """The answer with a verdict on what a dropout kept, and on how much of it."""
+    exact = dropouts.expected(arguments, given, ours)
+    share = dropouts.judge_share(call.name.api, arguments, ours) if exact is not None else dropouts.NOT_JUDGED
+    by_place = {}
+    if exact is not None:
+        kept = judge_call(call, ours, exact, how)
+        by_place = {each.place: each.judged for each in kept.results}
+    name = slot_name(call.text, "forward")
+    results = []
+    for each in answer.results:
+        judged = by_place.get(each.place) or dropouts.NOT_JUDGED
+        if share is not None and each.place.startswith(f"{name}.") and judged.verdict != ERROR:
+            judged = share
+        results.append(each._replace(judged=judged))
+    forward = [each for each in results if each.place.startswith(f"{name}.")]
+    return summed_up(call.text, forward, results[len(forward) :])
 
 
 # ---- what was recorded ----
@@ -168,95 +222,30 @@ def _recorded_gradients(call: Call, setup: Setup, arguments: Arguments) -> tuple
     return tuple(found)
 
 
-# ---- judging ----
-
-_JudgePlace = Callable[[str, TensorData, TensorData, "TensorData | None"], Result]
-
-
-class _How(NamedTuple):
-    """What of a call its results are judged by."""
-
-    drops: bool  # elements at random
-    computed: str  # the dtype of mixed precision, or nothing
-    added: int  # how many numbers may have been added up for one of a result
-
-
-def _answer(call: Call, ours: Ran, reference: Ran, how: _How, other: Ran | None = None) -> Answer:
-    """`other`: the reference after a change of the inputs in their last bit, which excuses some errors."""
-    judge_place = partial(_result, how)
-    name = slot_name(call.text, "forward")
-    forward = _judged(name, judge_place, ours.outputs, reference.outputs, other.outputs if other else ())
-    backward = _backward(call, judge_place, ours, reference, other) if call.has_backward else []
-    return _summed_up(call.text, forward, backward)
+def _merged(ran: Ran, repeats: Mapping[int, int]) -> Ran:
+    """The run with gradients of a tensor that was given twice added up, as they are in a recording."""
+    gradients = list(ran.gradients)
+    for later, first in repeats.items():
+        one, other = gradients[first], gradients[later]
+        if one is not None and other is not None and one.shape == other.shape:
+            total = sum(as_float(*values_of(each)).astype(np.float64) for each in (one, other))
+            gradients[first] = TensorData(np.asarray(total).tobytes(), "float64", one.shape)
+        gradients[later] = None
+    return ran._replace(gradients=tuple(gradients))
 
 
-def _summed_up(call: str, forward: Sequence[Result], backward: Sequence[Result]) -> Answer:
-    results = (*forward, *backward)
-    told = [f"{each.place}: {each.message}" for each in results if each.status in (ERROR, WARNING)]
-    skips = dict.fromkeys(each.message for each in results if each.status == SKIP)
-    message = " ".join([*told, *skips])[:_LONGEST_MESSAGE]
-    ahead, back = (worst(each.status for each in side) for side in (forward, backward))
-    return Answer(Summed(call, ahead, back, message), results)
-
-
-def _summands(call: Call) -> int:
-    inputs = leaves([call.forward.fields.get("input_args"), call.forward.fields.get("input_kwargs")])
-    return summands(inputs, is_gradient=True)
-
-
-def _backward(
-    call: Call, judge_place: _JudgePlace, ours: Ran, reference: Ran, other: Ran | None
-) -> list[Result]:
-    name = slot_name(call.text, "backward")
-    failed = ours.failed_back or reference.failed_back
-    changed = other.gradients if other else ()
-    found = [] if failed else _judged(name, judge_place, ours.gradients, reference.gradients, changed)
-    if found or (call.backward is None and not failed):
-        return found
-    return [Result(slot_name(name, "output.0"), SKIP, failed or Skip.NO_GRAPH.of())]
-
-
-def _judged(
-    name: str,
-    judge_place: _JudgePlace,
-    ours: Sequence[TensorData | None],
-    reference: Sequence[TensorData | None],
-    other: Sequence[TensorData | None],
-) -> list[Result]:
-    if len(ours) != len(reference):
-        message = f"It gave {counted(len(ours), 'output')}, and the reference {len(reference)}."
-        return [Result(slot_name(name, "output.0"), ERROR, message)]
-    return [
-        judge_place(slot_name(name, f"output.{index}"), checked, exact, changed)
-        for index, (checked, exact, changed) in enumerate(zip_longest(ours, reference, other))
-        if checked is not None and exact is not None
-    ]
-
-
-def _result(
-    how: _How, place: str, checked: TensorData, exact: TensorData, changed: TensorData | None
-) -> Result:
-    about = Result(place, ERROR, "", exact.dtype, checked.dtype, checked.shape)
-    if checked.shape != exact.shape:
-        return about._replace(message=f"The shape is {checked.shape}, but {exact.shape} of the reference.")
-    ours, theirs = values_of(checked), values_of(exact)
-    if ours.is_float != theirs.is_float:
-        return about._replace(message=f"The dtype is {ours.dtype}, but {theirs.dtype} of the reference.")
-    kind = real_dtype(ours.dtype)
-    if ours.is_float and how.computed in COARSE and kind not in COARSE:
-        kind = how.computed
-    if ours.is_float and kind not in LIMITS:
-        return about._replace(status=SKIP, message=Skip.NO_STANDARD.of(ours.dtype))
-    accuracy = measure(ours, theirs, kind)
-    verdict = _dropped(ours, theirs) if how.drops else judge(accuracy, kind)
-    if verdict.status == ERROR and ours.is_float and changed is not None and changed.shape == exact.shape:
-        excused = undetermined(ours, theirs, values_of(changed), how.added)
-        verdict = Verdict(PASS, _ROUNDING) if excused else verdict
-    return about._replace(status=verdict.status, message=verdict.message, accuracy=accuracy)
-
-
-def _dropped(ours: Values, theirs: Values) -> Verdict:
-    return judge_zeros(zero_share(ours), zero_share(theirs), ours.array.size)
+def _repeats(inputs: Sequence[Input], recorded: Sequence[TensorData | None]) -> dict[int, int]:
+    """Which inputs are an earlier one again: the same contents, and the recorded gradient is at that one."""
+    found = {}
+    for later, tensor in enumerate(inputs):
+        if recorded[later] is not None or not tensor.requires_grad:
+            continue
+        for first in range(later):
+            same = inputs[first].requires_grad and inputs[first].data == tensor.data
+            if same and recorded[first] is not None:
+                found[later] = first
+                break
+    return found
 
 
 def _save(folder: Path, call: Call, arguments: Arguments, ours: Ran, reference: Ran) -> None:
