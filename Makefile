@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 TORCH  := 2.13.0
+TORCHVISION := 0.28.0
 MINDSPORE := 2.10.0
 # Two that bring a torch that computes with MindSpore, and the last MindSpore that both run with.
 MINDNLP := 0.5.1
@@ -16,6 +17,8 @@ V    :=
 # Arguments handed on: make test TESTS="tests/test_name.py -x", make bench BENCH="--help"
 TESTS :=
 BENCH :=
+# make truth TRUTH="--part kernels --modes tensor"
+TRUTH := --report
 
 PY  := .venv/bin/python
 # Most of what is installed is never imported: Python compiles the rest when it is. A wheel of MindSpore has
@@ -32,15 +35,17 @@ MS_READY  := .venv-mindspore/.ready-$(PLACE)
 MSA_PY    := .venv-msadapter/bin/python
 MSA_MADE  := .venv-msadapter/.frameworks-$(MINDSPORE_OF_BOTH)-$(MINDNLP)-$(MSADAPTER)-$(PLACE)
 MSA_READY := .venv-msadapter/.ready-$(PLACE)
+TRUTH_PY    := .venv-truth/bin/python
+TRUTH_READY := .venv-truth/.ready-$(TORCH)-$(TORCHVISION)-$(PLACE)
 INCUMBENT := $(INCUMBENTS:%=.venv-%/.ready-$(PLACE)) $(INCUMBENTS:%=.venv-%-mindspore/.ready-$(PLACE))
 
 BUILT_FROM := pyproject.toml $(wildcard setup.py) $(wildcard src/msprobe/*.[ch])
-TESTED     := pyproject.toml $(wildcard README.md examples/*.py) $(shell find src tests tools \
+TESTED     := pyproject.toml $(wildcard README.md examples/*.py) $(shell find src tests tools truth \
                 -path tests/golden -prune -o -regex '.*\.\(py\|c\|h\|js\|css\|html\|json\|yaml\|tsv\)' -print)
 
 .DEFAULT_GOAL := help
 .PHONY: help env envs demo test test-torch test-checks test-mindspore test-msadapter lint format spec bench clean
-.PHONY: prove prove-torch prove-mindspore envs-incumbent
+.PHONY: prove prove-torch prove-mindspore envs-incumbent truth
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,7 +113,7 @@ prove: ## the long tests: kills, fuzzing, soak, the existing tool's own compare
 ifneq ($(TESTS),)
 	@$(MAKE) --no-print-directory prove-torch
 else
-	@$(MAKE) --no-print-directory --keep-going prove-torch prove-mindspore
+	@$(MAKE) --no-print-directory --keep-going prove-torch prove-mindspore truth
 endif
 
 prove-torch: $(READY) envs-incumbent ## those of them that need no MindSpore
@@ -117,9 +122,14 @@ prove-torch: $(READY) envs-incumbent ## those of them that need no MindSpore
 prove-mindspore: $(MS_READY) ## those of them with MindSpore
 	$(MS_PY) -m pytest -q -m prove $(or $(TESTS),tests/ms tests/prove/test_ms_soak.py)
 
+# What every answer is held against; 40 minutes on two cores, less where recordings are still good.
+truth: $(READY) $(MS_READY) $(TRUTH_READY) ## how often the right call is named: writes docs/truth.md (TRUTH=)
+	PYTHONPATH=src $(PY) -m truth --jobs $(shell nproc) $(TRUTH)
+
 bench: $(READY) $(MS_READY) .venv-26.2.0/.ready-$(PLACE) ## cost of recording and comparing beside the existing tool
 	$(PY) bench/record.py $(BENCH)
 	$(PY) bench/compare.py
+	$(PY) bench/kernel_speed.py
 	$(MS_PY) bench/record_ms.py
 
 env: $(READY) ## only the environment (.venv)
@@ -134,7 +144,7 @@ envs-incumbent: $(INCUMBENT) ## environments with the existing tool (.venv-8.3.3
 clean: ## remove environments, caches and what builds left behind
 	rm -rf .venv .venv-* build dist src/*.egg-info src/msprobe/_kernels*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests tools examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests tools truth examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # torch comes first and alone: asked for by exact version, pip takes the wheel without CUDA where there is one, and
 # nothing that is installed later has a reason to fetch another.
@@ -172,6 +182,16 @@ $(MSA_MADE): | tools/venv.sh
 
 $(MSA_READY): $(BUILT_FROM) $(MSA_MADE)
 	$(MSA_PY) $(PIP) --no-warn-conflicts 'numpy<2' 'pytest>=9' --editable .
+	@touch $@
+
+# timm imports torchvision, which asks for a torch of its own and has none for a CPU alone: nothing of it is computed
+# with. msprobe itself is taken from src, with what it depends on.
+$(TRUTH_READY): | tools/venv.sh
+	@echo "Making .venv-truth with torch $(TORCH), transformers and timm; this takes a few minutes once ..."
+	@sh tools/venv.sh .venv-truth $(PYTHON)
+	$(TRUTH_PY) $(PIP) torch==$(TORCH)
+	$(TRUTH_PY) $(PIP) transformers pillow 'numpy>=1.26' 'pydantic>=2.10' 'pyyaml>=6' 'isal>=1.6' 'xxhash>=3.4'
+	$(TRUTH_PY) $(PIP) --no-deps timm torchvision==$(TORCHVISION)
 	@touch $@
 
 .venv-%/.ready-$(PLACE): | tools/venv.sh
