@@ -13,11 +13,11 @@ import pytest
 import across_pairs
 from across_record import ARCHIVE, Wanted
 from msprobe import store
-from msprobe.analyse.align import align
-from msprobe.analyse.comparison import Comparison
-from msprobe.analyse.match import match
 from msprobe.compare import compare_recordings
+from msprobe.pairing.align import align
+from msprobe.pairing.match import match
 from msprobe.record import Recording
+from msprobe.verdict.comparison import Comparison
 from unpacked import unpacked
 
 # What must be named if the net differs there, by level; `entered` and `originated` places.

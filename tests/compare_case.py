@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from msprobe import kernels
-from msprobe.analyse.comparison import Comparison
 from msprobe.compare import compare
 from msprobe.kernels import KIND_OF_DTYPE, address_of
 from msprobe.name import CallName
 from msprobe.record import Header, Leaf, Record, Stack, plain_leaf
 from msprobe.store.run import Run
 from msprobe.store.tensor_file import TensorData
+from msprobe.verdict.comparison import Comparison
 from unpacked import unpacked
 
 ARCHIVE = Path(__file__).parent / "golden/compare.tar.xz"

@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from msprobe.analyse.comparison import Comparison
 from msprobe.compare import compare_recordings
 from msprobe.kernels import Statistics
 from msprobe.name import CallName
 from msprobe.record import Header, Leaf, Record, Recording, Stack
+from msprobe.verdict.comparison import Comparison
 
 APIS = (
     "Functional.linear",

@@ -58,7 +58,7 @@ def pairs_of(target: Recording, golden: Recording) -> dict[str, str]:
 @pytest.mark.parametrize("net", NETS)
 def test_the_same_net_agrees_in_all_that_is_paired(packed: Runs, net: str, level: str) -> None:
     comparison = compared(*packed.pair(Wanted(net, level)))
-    assert levels_of(comparison) == {"same", "rounding"}
+    assert {"rounding"} <= levels_of(comparison) <= {"same", "rounding", "passed on"}
     assert comparison.located.culprit is None
 
 
@@ -125,7 +125,8 @@ def test_the_summary_tells_each_pair_and_how_sure_it_is(packed: Runs, tmp_path: 
     (recording,) = json.loads((tmp_path / "summary.json").read_text())["recordings"]
     alignment = recording["alignment"]
     pairs = {pair["target"]: pair for pair in alignment.pop("pairs")}
-    assert alignment == {"calls": 162, "paired": len(pairs), "doubtful": 0}
+    counts = {"calls": 162, "paired": len(pairs), "doubtful": 0}
+    assert alignment == {**counts, "automatic": None, "in_table": True}
     assert pairs["Cell.stem.Conv2d.forward.0"] == {
         "target": "Cell.stem.Conv2d.forward.0",
         "golden": "Module.conv1.Conv2d.forward.0",
@@ -151,7 +152,7 @@ def test_a_comparison_within_a_framework_has_no_alignment(packed: Runs, tmp_path
 def test_the_screen_tells_how_many_and_which_are_doubtful(
     packed: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("msprobe.analyse.comparison.DOUBTFUL", 0.9)
+    monkeypatch.setattr("msprobe.verdict.comparison.DOUBTFUL", 0.9)
     monkeypatch.setattr("msprobe.report.answer.DOUBTFUL", 0.9)
     assert command(packed, tmp_path, Wanted("resnet", "L0", variant="other")) == 0
     lines = capsys.readouterr().out.splitlines()

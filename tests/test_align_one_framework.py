@@ -1,8 +1,7 @@
-"""Two runs of one framework that do not make the same calls: `--align` pairs them by what they do."""
+"""Two runs of one framework that do not make the same calls are paired by what their calls do."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,18 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from msprobe.analyse.comparison import Comparison
-from msprobe.analyse.mapping import NO_MAPPINGS, Mappings
-from msprobe.analyse.match import Place
 from msprobe.cli.main import main
 from msprobe.compare import compare, compare_recordings
+from msprobe.pairing.mapping import NO_MAPPINGS, Mappings
+from msprobe.pairing.match import Place
 from msprobe.record import nearest_frames
+from msprobe.verdict.comparison import Comparison
 from nets import seed
 from torch_fixtures import Probe, probe, record
 
 __all__ = ["probe"]
 
-BY_LOOKS = NO_MAPPINGS._replace(by_looks=True)
+ALIGNED = NO_MAPPINGS._replace(align=True)
+BY_NUMBER = NO_MAPPINGS._replace(align=False)
 WIDTH = 16
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -82,7 +82,7 @@ class TestAlign:
     def test_another_way_to_the_same_values_is_no_divergence(
         self, tmp_path: Path, level: str, task: str
     ) -> None:
-        found = compared(tmp_path, {"attend": by_hand}, level, task, BY_LOOKS)
+        found = compared(tmp_path, {"attend": by_hand}, level, task, ALIGNED)
         assert found.located.first is None
         pairs = {(str(ours.record.name), str(theirs.record.name)) for ours, theirs in both(found)}
         forward = {pair for pair in pairs if "Torch.matmul" in pair[0] and "forward" in pair[0]}
@@ -91,29 +91,40 @@ class TestAlign:
             ("Torch.matmul.5.forward", "Torch.matmul.1.forward"),
         }
 
+    def test_it_is_done_without_being_asked_for(self, tmp_path: Path, level: str, task: str) -> None:
+        found = compared(tmp_path, {"attend": by_hand}, level, task, NO_MAPPINGS)
+        asked = compare_recordings(found.target, found.golden, mappings=ALIGNED)
+        assert [finding.pair for finding in found.findings] == [finding.pair for finding in asked.findings]
+        why = "the target calls Tensor.transpose 4 times and the golden run 2"
+        assert found.why_aligned.startswith(why) and asked.why_aligned == ""
+
     def test_by_their_numbers_other_calls_are_taken_for_the_same(
         self, tmp_path: Path, level: str, task: str
     ) -> None:
         """The premise: and the reader is told so, and how to do better."""
-        found = compared(tmp_path, {"attend": by_hand}, level, task, NO_MAPPINGS)
+        found = compared(tmp_path, {"attend": by_hand}, level, task, BY_NUMBER)
         assert found.located.culprit is not None
         assert "--align pairs calls by what they do" in found.located.culprit.evidence.notes[-1]
         assert found.located.culprit.evidence.grade != "strong"
 
-    def test_nothing_is_said_of_numbers_where_they_do_not_pair_or_a_run_is_not_whole(
-        self, tmp_path: Path, level: str, task: str
+    @pytest.mark.parametrize("options", [{"as_specified": True}, {"fuzzy": True}], ids=["as_specified", "-f"])
+    def test_the_specified_table_keeps_its_pairs_and_our_verdict_aligns(
+        self, tmp_path: Path, level: str, task: str, options: dict[str, bool]
     ) -> None:
-        named = compared(tmp_path, {"attend": by_hand}, level, task, NO_MAPPINGS)
-        recovered = dataclasses.replace(named.golden, recovered=True)
-        for again in (
-            compare_recordings(named.target, named.golden, fuzzy=True),
-            compare_recordings(named.target, recovered),
-        ):
-            assert again.located.culprit is not None
-            assert not any("--align" in note for note in again.located.culprit.evidence.notes)
+        aligned = compared(tmp_path, {"attend": by_hand, "eps": 1e-2}, level, task, NO_MAPPINGS)
+        runs = aligned.target, aligned.golden
+        specified = compare_recordings(*runs, **options)
+        by_number = compare_recordings(*runs, fuzzy="fuzzy" in options, mappings=BY_NUMBER)
+        assert specified.findings == by_number.findings
+        assert specified.located.culprit is not None and aligned.located.culprit is not None
+        assert specified.located.culprit.place == aligned.located.culprit.place
+        row = specified.located.culprit.row
+        assert specified.findings[row].pair.target == specified.located.culprit.place
+        assert specified.verdicts[row].is_origin
+        assert specified.outcome().aligned == aligned.outcome().aligned._replace(in_table=False)
 
     def test_a_fault_behind_what_differs_is_named(self, tmp_path: Path, level: str, task: str) -> None:
-        found = compared(tmp_path, {"attend": by_hand, "eps": 1e-2}, level, task, BY_LOOKS)
+        found = compared(tmp_path, {"attend": by_hand, "eps": 1e-2}, level, task, ALIGNED)
         culprit = found.located.culprit
         assert culprit is not None
         assert culprit.place.name == "Tensor.__add__.1.forward.input.1"
@@ -121,7 +132,7 @@ class TestAlign:
     def test_a_fault_in_what_has_no_counterpart_is_traced_to_it(
         self, tmp_path: Path, level: str, task: str
     ) -> None:
-        found = compared(tmp_path, {"attend": scaled_wrongly}, level, task, BY_LOOKS)
+        found = compared(tmp_path, {"attend": scaled_wrongly}, level, task, ALIGNED)
         culprit = found.located.culprit
         assert culprit is not None
         assert culprit.place.name == "Functional.linear.3.forward.input.0"
@@ -130,7 +141,7 @@ class TestAlign:
     def test_two_runs_that_make_the_same_calls_are_paired_as_by_name(
         self, tmp_path: Path, level: str, task: str
     ) -> None:
-        found = compared(tmp_path, {"attend": fused}, level, task, BY_LOOKS)
+        found = compared(tmp_path, {"attend": fused}, level, task, ALIGNED)
         assert len(both(found)) == len(found.findings)
         assert all(ours.name == theirs.name for ours, theirs in both(found))
 
@@ -142,7 +153,7 @@ def both(comparison: Comparison) -> list[tuple[Place, Place]]:
 
 def test_nothing_else_may_pair_calls(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "a", "b", "--align", "-f"]) == 2
-    assert "leave out --fuzzy_match." in capsys.readouterr().err
+    assert "cannot be combined with --fuzzy_match" in capsys.readouterr().err
 
 
 def frame(path: str) -> str:

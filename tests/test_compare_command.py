@@ -45,7 +45,7 @@ def test_the_summary_names_the_culprit(tmp_path: Path, runs: tuple[str, str]) ->
     assert found["diverged"] is True
     assert found["counts"] == {
         "places": 6, "same": 5, "rounding": 0, "passed_on": 0, "entered": 0, "originated": 1,
-        "not_judged": 0, "unmatched": 0,
+        "cannot_tell": 0, "not_judged": 0, "unmatched": 0,
     }  # fmt: skip
     culprit = found["culprit"]
     assert (culprit["name"], culprit["slot"]) == ("Torch.op1.0.forward", "output.0")
@@ -226,12 +226,39 @@ def test_a_line_for_each_call_unless_switched_off(
 
 @pytest.mark.spec("K014", "CLI")
 def test_only_the_table(tmp_path: Path, runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *runs, "-o", str(tmp_path / "out"), "-c"]) == 0
+    assert main(["compare", "-i", compare_json(tmp_path, runs), "-o", str(tmp_path / "out"), "-c"]) == 0
     assert [path.suffix for path in (tmp_path / "out").iterdir()] == [".xlsx"]
     assert "Expert Advice" not in capsys.readouterr().out
-    assert main(["compare", *runs, "-o", str(tmp_path / "all")]) == 0
-    (advice,) = (tmp_path / "all").glob("advisor_*.txt")
-    assert advice.read_text() in capsys.readouterr().out
+
+
+def compare_json(tmp_path: Path, runs: tuple[str, str]) -> str:
+    file = tmp_path / "compare.json"
+    file.write_text(json.dumps(dict(zip(("npu_path", "bench_path"), runs, strict=True))))
+    return str(file)
+
+
+@pytest.mark.spec("K014", "CLI")
+def test_the_specified_form_shows_the_whole_advice_after_our_answer(
+    tmp_path: Path, runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "-i", compare_json(tmp_path, runs), "-o", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    (advice,) = (tmp_path / "out").glob("advisor_*.txt")
+    ours, rule, rest = said.partition("By the fixed rules of the specification:\n")
+    assert "\nCulprit: Torch.op1.0.forward (step 0).\n" in ours and rule
+    assert rest.startswith(advice.read_text())
+
+
+@pytest.mark.parametrize(("value", "marked"), [(1.2, "0 rows are"), (9.0, "1 row is")])
+def test_two_paths_show_one_line_of_the_specification(
+    tmp_path: Path, value: float, marked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = str(run(tmp_path / "t", 1, value)), str(run(tmp_path / "g", 1, 1))
+    assert main(["compare", *paths, "-o", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    (advice,) = (tmp_path / "out").glob("advisor_*.txt")
+    assert f"\nThe specification's fixed rules: {marked} marked, see {advice}.\n" in said
+    assert "Expert Advice" not in said
 
 
 # --- functions -------------------------------------------------------------------------------------------
@@ -264,11 +291,11 @@ def test_nothing_judged_is_never_a_pass(tmp_path: Path, capsys: pytest.CaptureFi
     """As where one run was recorded at level L0 and the other at L1."""
     target = made(tmp_path / "t", call("Module.net.Linear.forward.0", tensor(1)))
     words = ["compare", str(target), str(run(tmp_path / "g", 1)), "-o", str(tmp_path / "out")]
-    assert (main(words), main([*words, "--fail-on", "divergence"])) == (0, 1)
+    assert (main(words), main([*words, "--fail-on", "divergence"])) == (2, 2)
     assert "Nothing could be judged" in capsys.readouterr().out
 
 
 def test_equal_runs_are_called_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(run(tmp_path / name, 1, 1)) for name in "tg"]
     assert main(["compare", *paths, "-o", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out.startswith("No divergence: 4 places were compared, and all are equal.")
+    assert capsys.readouterr().out.startswith("No divergence: 4 values were compared, and all are equal.")

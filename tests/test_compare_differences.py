@@ -26,12 +26,12 @@ from golden_rows import (
     rows,
 )
 from msprobe import store
-from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.judge import Finding
 from msprobe.compare import compare
 from msprobe.report.advice import advise
 from msprobe.report.table import Cell
 from msprobe.store.tensor_file import as_float, read
+from msprobe.verdict.comparison import Comparison
 
 __all__ = ["goldens"]
 

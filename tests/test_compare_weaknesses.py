@@ -12,11 +12,11 @@ import openpyxl
 import pytest
 
 from compare_case import NEW, OLD, OLDEST, Call, Golden, Goldens, goldens, recorded
-from msprobe.analyse.assess import Verdict
-from msprobe.analyse.comparison import Comparison
-from msprobe.analyse.locate import overall
 from msprobe.cli.main import main
 from msprobe.compare import compare
+from msprobe.verdict.assess import Verdict
+from msprobe.verdict.comparison import Comparison
+from msprobe.verdict.locate import overall
 
 __all__ = ["goldens"]
 

@@ -13,20 +13,20 @@ import pytest
 
 from cross_case import Crossed, crossed
 from msprobe import store
-from msprobe.analyse.across import across
-from msprobe.analyse.comparison import Comparison
-from msprobe.analyse.layers import paired_by_layer
-from msprobe.analyse.mapping import ApiMapping, Mappings
-from msprobe.analyse.match import Pair, match
-from msprobe.analyse.strays import sentences, strays
 from msprobe.cli.main import main
 from msprobe.compare import compare, compare_recordings
 from msprobe.errors import ConfigError, UsageError
 from msprobe.mapping_file import built_in_apis, read_data_mapping, read_layer_mapping, read_mappings
 from msprobe.name import CallName
+from msprobe.pairing.across import across
+from msprobe.pairing.layers import paired_by_layer
+from msprobe.pairing.mapping import ApiMapping, Mappings
+from msprobe.pairing.match import Pair, match
+from msprobe.pairing.strays import sentences, strays
 from msprobe.record import Header, Leaf, Record, Recording
 from msprobe.report.columns import ALIGNMENT, table
 from msprobe.report.table import Cell
+from msprobe.verdict.comparison import Comparison
 
 __all__ = ["crossed"]
 
@@ -441,7 +441,11 @@ def test_real_differences_are_named_without_a_mapping(crossed: Crossed) -> None:
         for finding, verdict in zip(comparison.findings, comparison.verdicts, strict=True)
         if verdict.is_origin
     }
-    assert made == {f"{name}.0.forward.output.0" for name in ("Primitive.layer_norm.LayerNorm", "Mint.mul")}
+    assert made == {
+        "Primitive.layer_norm.LayerNorm.0.forward.output.0",
+        "Mint.mul.0.forward.input.1",
+        "Mint.mul.1.forward.input.1",
+    }
 
 
 @pytest.mark.spec("K026", "CLI")

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from msprobe.log import logger
 from nets import NETS, train
@@ -493,7 +494,99 @@ def test_each_api_is_told_once_in_the_log(probe: Probe, caplog: pytest.LogCaptur
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert told == [
         "Torch.sub.0.forward is not stable under bit_noise: its largest relative error is 0.0026; beyond "
-        "the limit: 1 of 2 elements of a torch.float32 of shape (2,). Further calls of Torch.sub are only "
-        "in free_benchmark.csv."
+        "the limit of the specified rule: 1 of 2 elements of a torch.float32 of shape (2,)."
     ]
     assert len(rows(probe)) == 3
+
+
+# --- what is named, and what cannot be told ---
+
+
+class Fault(TorchDispatchMode):
+    """A kernel of a device that is wrong by a factor in half precision."""
+
+    def __init__(self, kernel: str, factor: float) -> None:
+        super().__init__()
+        self._kernel, self._factor = kernel, factor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func.__name__.partition(".")[0] != self._kernel or args[0].dtype is torch.float32:
+            return output
+        if isinstance(output, tuple):
+            return (output[0] * self._factor, *output[1:])
+        return output * self._factor
+
+
+def half_net(dtype: torch.dtype) -> Tensor:
+    random = torch.Generator().manual_seed(3)
+    x, up, down = (torch.randn(*shape, generator=random) for shape in ((32, 48), (96, 48), (48, 96)))
+    x, up, down = (value.to(dtype).requires_grad_() for value in (x, up / 7, down / 10))
+    hidden = F.gelu(F.linear(F.layer_norm(x, (48,)), up))
+    weights = F.softmax(F.linear(hidden, down), -1)
+    return F.cross_entropy(weights, torch.arange(32) % 48)
+
+
+def named(caplog: pytest.LogCaptureFixture) -> list[str]:
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [message.partition(" ")[0] for message in told if " is not stable under " in message]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("kernel", "call"),
+    [
+        ("gelu", "Functional.gelu.0.forward"),
+        ("mm", "Functional.linear.0.forward"),
+        ("native_layer_norm", "Functional.layer_norm.0.forward"),
+        ("_softmax", "Functional.softmax.0.forward"),
+        ("gelu_backward", "Functional.gelu.0.backward"),
+        ("_softmax_backward_data", "Functional.softmax.0.backward"),
+        ("", ""),
+    ],
+)
+def test_a_kernel_wrong_by_two_percent_is_named_and_no_sound_one(
+    probe: Probe, caplog: pytest.LogCaptureFixture, kernel: str, call: str, dtype: torch.dtype
+) -> None:
+    stage = "backward" if "backward" in kernel else "forward"
+    apis = ["Functional.gelu", "linear", "layer_norm", "Functional.softmax", "cross_entropy"]
+    with Fault(kernel, 1.02):
+        checked(probe, lambda: half_net(dtype).backward(), "improve_precision", fuzz_stage=stage, list=apis)
+    assert named(caplog) == ([call] if call else [])
+
+
+@pytest.mark.parametrize("stage", ["forward", "backward"])
+@pytest.mark.parametrize("mode", ["bit_noise", "add_noise"])
+def test_noise_in_bfloat16_names_no_sound_call_and_says_what_it_cannot_tell(
+    probe: Probe, caplog: pytest.LogCaptureFixture, mode: str, stage: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    checked(probe, lambda: half_net(torch.bfloat16).backward(), mode, fuzz_stage=stage)
+    assert named(caplog) == []
+    (summary,) = [text for text in caplog.messages if text.startswith("step 0: free_benchmark made")]
+    assert ", 0 not" in summary
+    if mode == "bit_noise":
+        assert "the change of the input is as large as rounding in bfloat16" in summary
+        assert "Use improve_precision in half precision." in summary
+    if stage == "forward":
+        assert rows(probe)  # the specified rule has rows of sound calls
+
+
+def test_noise_that_changes_nothing_cannot_tell(probe: Probe, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    checked(probe, lambda: torch.exp(torch.tensor([3.0, 5.0])), "add_noise", list=["exp"])
+    assert "the noise is smaller than the last bit of float32, so that it changes nothing" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_digits_that_are_lost_as_a_whole_are_named_in_each_dtype(
+    probe: Probe, caplog: pytest.LogCaptureFixture, dtype: torch.dtype
+) -> None:
+    x = torch.linspace(100.0, 200.0, 64).to(dtype)
+    checked(
+        probe,
+        lambda: torch.sub(x, x - x.abs().max() * torch.finfo(dtype).eps),
+        "bit_noise",
+        list=["Torch.sub"],
+    )
+    assert named(caplog) == ["Torch.sub.0.forward"]

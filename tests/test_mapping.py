@@ -13,18 +13,6 @@ import numpy as np
 import pytest
 
 from compare_case import Call, recorded
-from msprobe.analyse.mapping import (
-    ApiLine,
-    ApiMapping,
-    CellMapping,
-    DataMapping,
-    LayerMapping,
-    Line,
-    Mappings,
-    renaming,
-)
-from msprobe.analyse.match import match
-from msprobe.analyse.strays import sentences, strays
 from msprobe.cli.main import main
 from msprobe.errors import ConfigError, UsageError
 from msprobe.mapping_file import (
@@ -35,6 +23,18 @@ from msprobe.mapping_file import (
     read_mappings,
 )
 from msprobe.name import CallName
+from msprobe.pairing.mapping import (
+    ApiLine,
+    ApiMapping,
+    CellMapping,
+    DataMapping,
+    LayerMapping,
+    Line,
+    Mappings,
+    renaming,
+)
+from msprobe.pairing.match import match
+from msprobe.pairing.strays import sentences, strays
 from msprobe.record import Header, Leaf, Record, Recording
 
 READERS: dict[str, Callable[[str], Any]] = {

@@ -449,7 +449,9 @@ def test_a_ledger_goes_on_where_it_was_left(tmp_path: Path) -> None:
     again.add(judged(3))
     again.close(finished=True)
     assert names(again) == whole(1, 2, 3)
-    assert read_rows(again.result_file)[0] == ["Torch.abs.1", "SKIP", " ", "Step 3. It draws random numbers."]
+    assert read_rows(again.result_file)[0] == [
+        *("Torch.abs.1", "SKIP", " ", "Step 3. It draws random numbers.", "SKIP", " ", " "),
+    ]
     assert left_behind(tmp_path) == [Greeting(RUN, 0)]
     forget_all(tmp_path)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".csv"]

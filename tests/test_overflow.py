@@ -352,7 +352,7 @@ def test_memory_that_was_never_written(make: Make, run: Path) -> None:
 
 
 def test_what_comes_from_outside(make: Make, run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    debugger = make(1)
+    debugger = make()
     debugger.start()
     y = ops.add(array(math.nan), array(1.0))
     ops.add(y, array(1.0))
@@ -360,15 +360,27 @@ def test_what_comes_from_outside(make: Make, run: Path, caplog: pytest.LogCaptur
     debugger.step()
     assert verdicts(run) == {"add.0.forward": "entered", "add.1.forward": "passed on"}
     assert (
-        "Toy.add.0.forward was given input.0: nan, which no recorded call has made; called at" in caplog.text
+        "overflow 1: Toy.add.0.forward was given input.0: nan, which no recorded call has made; called at"
+        in caplog.text
     )
     assert caplog.messages[-1] == (
         f"step 0: 2 of 2 records overflowed (passed on: 1, entered: 1); see {folder(run) / 'overflow.csv'}."
     )
 
 
+def test_what_comes_from_outside_counts(make: Make, run: Path) -> None:
+    """What enters is counted, as what a call makes is; what passes it on is the same overflow."""
+    debugger = make(2)
+    debugger.start()
+    y = ops.add(array(math.nan), array(1.0))
+    ops.add(y, array(1.0))
+    with pytest.raises(OverflowLimitReached, match=r"^\[overflow 2 times\]: dump file is saved in"):
+        overflow()
+    assert list(verdicts(run).values()) == ["entered", "passed on", "producer"]
+
+
 def test_what_another_rank_may_have_made(make: Make, run: Path) -> None:
-    debugger = make(1)
+    debugger = make()
     debugger.start()
     x = array(LARGE)
     ops.double_across(x)
@@ -421,7 +433,7 @@ def test_backward_of_what_was_not_sound_in_forward(make: Make, run: Path) -> Non
 
 def test_a_sum_of_gradients_overflows(make: Make, run: Path) -> None:
     """Each share is finite; who is given the sum has not made it."""
-    debugger = make(1)
+    debugger = make()
     debugger.start()
     x = ops.add(array(1e-38, requires_grad=True), array(0.0))
     toy.backward(ops.total(ops.add(ops.mul(x, array(LARGE)), ops.mul(x, array(LARGE)))))
@@ -608,7 +620,7 @@ def test_training_ends_at_stop_where_only_modules_are_seen(make: Make, run: Path
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
 def test_weights_that_are_not_finite_are_nobodys_overflow(make: Make, run: Path, level: str) -> None:
-    train(make(1, level=level), Whole(math.nan, 1.0))
+    train(make(level=level), Whole(math.nan, 1.0))
     assert "producer" not in verdicts(run).values()
     assert [name for name, verdict in verdicts(run).items() if verdict == "entered"] == [
         "mul.0.forward" if level == "mix" else "Module.net.first.Scale.forward.0"

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import page_case
-from msprobe.analyse.comparison import Comparison
 from msprobe.analyse.measure import NOTHING, UNSUPPORTED, Checksums, StatisticsErrors, TensorErrors
 from msprobe.record import Leaf
 from msprobe.report.columns import columns
 from msprobe.report.page import write_page
 from msprobe.report.page_numbers import Numbers
+from msprobe.verdict.comparison import Comparison
 from page_case import call, tensor
 
 WRONG = "Functional.softmax.1.forward"
@@ -266,7 +266,7 @@ def test_the_answer_names_the_call(tmp_path: Path, faulty: Comparison) -> None:
 def test_no_divergence(tmp_path: Path) -> None:
     same = [call("Torch.a.0.forward", tensor(1), inputs=(tensor(2),))]
     page = written(tmp_path, page_case.of(same, same))
-    assert "Within rounding No divergence: 2 places were compared" in words_of(page)
+    assert "Within rounding No divergence: 2 values were compared" in words_of(page)
     assert data_of(page)["culprit"] is None
 
 

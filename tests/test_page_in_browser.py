@@ -13,9 +13,9 @@ import page_case
 from across_case import Runs, packed
 from across_record import Wanted
 from chromium import PROGRAM, Chromium
-from msprobe.analyse.comparison import Comparison
 from msprobe.compare import compare_recordings
 from msprobe.report.page import write_page
+from msprobe.verdict.comparison import Comparison
 
 __all__ = ["packed"]
 

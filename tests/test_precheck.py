@@ -19,8 +19,9 @@ from msprobe.name import CallName
 from msprobe.precheck.arguments import generated, rebuild
 from msprobe.precheck.calls import Call, Lists, Skip, Skipped, calls_of, reason_to_skip, without_repeats
 from msprobe.precheck.check import read_recording, status_of
+from msprobe.precheck.judging import Answer
 from msprobe.precheck.protocol import call_line, read_answer, serve
-from msprobe.precheck.work import AUTO, RECORDED, REPLAYED, SENT, Answer, Setup, backward_side, check, skipped
+from msprobe.precheck.work import AUTO, RECORDED, REPLAYED, SENT, Setup, backward_side, check, skipped
 from msprobe.pytorch.worker import CheckedTorch
 from msprobe.record import Header, Leaf, Recording
 from torch_fixtures import Probe, probe, record
@@ -84,7 +85,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 def test_kinds_of_arguments(probe: Probe, owner: str, task: str) -> None:
     record(probe, KINDS[owner], task=task)
     found = checked(probe)[f"{owner}.0"]
-    assert found.summed == (f"{owner}.0", "pass", "", "")
+    assert found.summed == (f"{owner}.0", "pass", "", "", "pass", "", "")
 
 
 # ---- generated inputs ----
@@ -201,13 +202,14 @@ def test_gradients_alone(probe: Probe) -> None:
     record(probe, linear_and_relu, task="tensor")
     scale(probe, "Functional.linear.0.forward.output.0", 1.01)
     found = backward_side(checked(probe)["Functional.linear.0"])
-    assert found.summed == ("Functional.linear.0", "", "pass", "")
+    assert found.summed == ("Functional.linear.0", "", "pass", "", "", "pass", "")
     assert [result.place for result in found.results] == [
         "Functional.linear.0.backward.output.0",
         "Functional.linear.0.backward.output.1",
     ]
     call = calls_of(read_recording(probe.rank()))[0]
-    assert backward_side(skipped(call, "It hung.")).summed == (call.text, "", "SKIP", "It hung.")
+    summed = backward_side(skipped(call, "It hung.")).summed
+    assert summed == (call.text, "", "SKIP", "It hung.", "", "SKIP", "")
 
 
 def test_recorded_gradients_are_checked(probe: Probe) -> None:

@@ -97,8 +97,12 @@ def test_columns(whole: Path) -> None:
     assert re.fullmatch(r"accuracy_checking_result_\d{14}\.csv", result.name)
     assert details.name == result.name.replace("result", "details")
     assert result.read_bytes()[:3] == details.read_bytes()[:3] == b"\xef\xbb\xbf"
-    assert rows(result)[0] == ["API name", "Forward Test Success", "Backward Test Success", "Message"]
-    assert ",".join(rows(details)[0]) == (
+    assert rows(result)[0][:4] == ["API name", "Forward Test Success", "Backward Test Success", "Message"]
+    assert rows(result)[0][4:] == ["Forward Verdict", "Backward Verdict", "Verdict Reason"]
+    assert rows(details)[0][23:] == [
+        *("Relative Error", "Scale Error", "Tolerance", "Verdict", "Verdict Reason"),
+    ]
+    assert ",".join(rows(details)[0][:23]) == (
         "API Name,Bench Dtype,DEVICE Dtype,Shape,余弦相似度,最大绝对误差,双百指标,双千指标,双万指标,"
         "二进制一致错误率,误差均衡性,均方根误差,小值域错误占比,相对误差最大值,相对误差平均值,inf/nan错误率,"
         "相对误差错误率,绝对误差错误率,ULP误差最大值,ULP误差平均值,ULP误差大于阈值占比,Status,Message"
@@ -107,6 +111,9 @@ def test_columns(whole: Path) -> None:
     assert linear[1:4] == ["torch.float64", "torch.float32", "(2, 8, 48)"]
     assert all(re.fullmatch(r"\d+\.\d{14}", cell) for cell in linear[4:21])
     assert linear[21] == "pass"
+    relative, scale, tolerance = map(float, linear[23:26])
+    assert 0 < abs(scale) <= relative <= tolerance < 1e-6
+    assert linear[26:] == ["pass", " "]
     assert oct(result.stat().st_mode & 0o777) == "0o640"
 
 
@@ -214,8 +221,8 @@ def test_summary(faulty: Checked) -> None:
         "Overall Statistics",
         "----------------------",
         "Pass                 1",
-        "Warning              0",
         "Fail                 1",
+        "Cannot Tell          0",
         "Skip                 2",
         "Passing Rate    50.00%",
         "",
@@ -319,13 +326,13 @@ def test_a_table_of_another_recording_is_refused(
 
 
 def test_formulas_are_not_written(tmp_path: Path) -> None:
-    from msprobe.precheck.work import Answer
+    from msprobe.precheck.judging import Answer
     from msprobe.report.precheck_csv import Result, Summed
 
     tables = Tables(tmp_path, "2" * 14)
     tables.begin([])
     tables.add(Answer(Summed("=1+1.0", "SKIP", "", "@x"), (Result("=1+1.0.forward.output.0", "SKIP"),)))
-    assert rows(tables.result_file)[1] == ["'=1+1.0", "SKIP", " ", "'@x"]
+    assert rows(tables.result_file)[1] == ["'=1+1.0", "SKIP", " ", "'@x", " ", " ", " "]
     assert rows(tables.details_file)[1][0] == "'=1+1.0.forward.output.0"
     resumed = Tables.resumed(tables.result_file)
     assert list(resumed._results) == ["=1+1.0"]
@@ -347,14 +354,16 @@ def test_two_results_by_standard(
     assert "error: Functional.linear.0.forward.output.0 (ULP误差比对法)" in told
     details = only(tmp_path / "out", "api_precision_compare_details_{}.csv")
     result = only(tmp_path / "out", "api_precision_compare_result_{}.csv")
-    assert ",".join(rows(details)[0]) == (
+    assert rows(details)[0][28:] == ["Verdict", "Verdict Reason"]
+    assert ",".join(rows(details)[0][:28]) == (
         "API Name,小值域错误比值,小值域判定结果,均方根误差比值,均方根误差判定结果,相对误差最大值比值,"
         "相对误差最大值判定结果,相对误差平均值比值,相对误差平均值判定结果,误差均衡性比值,误差均衡性判定结果,inf/nan错误率,inf/nan判定结果,"
         "相对误差错误率,相对误差判定结果,绝对误差错误率,绝对误差判定结果,二进制一致错误率,二进制一致错误率判定结果,"
         "ULP误差平均值,ULP误差大于阈值占比,ULP误差大于阈值占比比值,ULP误差判定结果,双千指标,双千指标判定结果,"
         "比对结果,比对算法,Message"
     )
-    assert rows(result)[0] == ["API Name", "Forward Test Success", "Backward Test Success", "Message"]
+    assert rows(result)[0][:4] == ["API Name", "Forward Test Success", "Backward Test Success", "Message"]
+    assert rows(result)[0][4:] == ["Forward Verdict", "Backward Verdict", "Verdict Reason"]
     assert [row[:3] for row in rows(result)[1:]] == [
         ["Functional.linear.0", "error", "error"],
         ["Functional.gelu.0", "SKIP", " "],
@@ -368,7 +377,8 @@ def test_the_same_result_twice_passes(whole: Path, tmp_path: Path) -> None:
     path = only(whole, DETAILS)
     assert run("api_precision_compare", "-npu", path, "-gpu", path, "-o", tmp_path) == 0
     found = rows(only(tmp_path, "api_precision_compare_details_{}.csv"))[1:]
-    standards = {row[-2] for row in found}
+    standards = {row[26] for row in found}
+    assert {row[28] for row in found} == {"pass"}
     assert {"绝对阈值法", "二进制一致法", "ULP误差比对法", "标杆比对法"} <= standards
 
 

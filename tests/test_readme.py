@@ -44,8 +44,9 @@ def test_example_works_word_for_word(tmp_path: Path) -> None:
     dump = (tmp_path / "recording" / "step2" / "rank" / "dump.json").read_text()
     assert '"Functional.cross_entropy.0.backward"' in dump
     assert '"Module.1.ReLU.backward.0"' in dump
-    answer, *support = run(comparison).partition("The first value")[2].splitlines()
-    assert "comes in different at Functional.linear.0.forward (step 1)" in answer
+    answer, *support = run(comparison).partition("First divergence: ")[2].splitlines()
+    assert answer == "Functional.linear.0.forward (step 1): its input.1 differs when it comes in."
+    assert support[0].endswith("of its size when it comes in: it is the parameter 0.weight")
     assert any("train.py, line 13" in line for line in support)
 
 

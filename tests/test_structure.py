@@ -66,7 +66,8 @@ def test_records_and_their_places(root: Path, order: Order) -> None:
         name: {
             slot: shape
             for slot, shape in structure(ours.records[name]).items()
-            if ours.records[name].name.direction != "backward" or slot.startswith("input.")
+            if (ours.records[name].name.direction != "backward" or slot.startswith("input."))
+            and not slot.startswith("buffers")  # which the release does not record
         }
         for name in expected
     }

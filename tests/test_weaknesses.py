@@ -184,7 +184,9 @@ def test_4_in_place_calls_and_their_neighbours_have_a_backward(session: Session,
     assert [name for name in modules if f"Module.{name}.backward.0" in data] == modules
     act = data["Module.act.ReLU.forward.0"]
     assert act["input_args"][0]["Min"] < 0 and act["output"][0]["Min"] == 0
-    assert act["input_args"] == data["Module.fc.Linear.forward.0"]["output"]
+    (given,), (made,) = act["input_args"], data["Module.fc.Linear.forward.0"]["output"]
+    maker = made.get("from", "Module.fc.Linear.forward.0.output.0")  # at level mix the call in it
+    assert given == {**made, "from": maker}
     if level == "mix":
         assert "Functional.linear.0.backward" in data
 

@@ -22,10 +22,10 @@ from culprit_faults import (
 )
 from culprit_nets import NETS
 
-from msprobe.analyse.locate import Divergence, overall
 from msprobe.compare import compare
 from msprobe.pytorch import PrecisionDebugger
 from msprobe.pytorch import debugger as door
+from msprobe.verdict.locate import Divergence, overall
 
 STEPS = 1
 TASKS = ("tensor", "sketch", "statistics")

@@ -15,7 +15,8 @@ from culprit_runs import TASKS, Case, cases, close, culprit_of, record
 
 from msprobe.compare import compare
 
-LEAST = {"tensor": 0.9, "sketch": 0.9, "statistics": 0.7}  # share of faults whose call is named first
+# Share of faults whose call is named first, in each net. Reached with statistics: 16, 16 and 17 of 18 faults.
+LEAST = {"tensor": 0.9, "sketch": 0.9, "statistics": 0.88}
 
 
 @pytest.fixture(autouse=True)

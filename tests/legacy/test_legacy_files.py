@@ -15,12 +15,12 @@ import pytest
 from legacy_case import Net, lines, train
 
 from msprobe import store
-from msprobe.analyse.match import places
 from msprobe.cli.main import main
 from msprobe.compare import compare
 from msprobe.errors import RecordingError
 from msprobe.kernels import Statistics
 from msprobe.name import CallName
+from msprobe.pairing.match import places
 from msprobe.record import Frame
 from msprobe.store import formats
 from msprobe.store.tensor_file import read

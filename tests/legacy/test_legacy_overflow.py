@@ -281,9 +281,71 @@ def test_mode_acl_and_the_hook_must_agree(old: Any, acl: str) -> None:
 @pytest.mark.spec("L060", "LEG")
 @pytest.mark.spec("L102", "LEG")
 @pytest.mark.spec("L038", "LEG")
-def test_overflow_with_kernel_data_is_refused(old: Any, acl: str) -> None:
-    with pytest.raises(HardwareError, match="nothing was dumped. Find the call with dump_mode='api'"):
+def test_overflow_with_kernel_data_is_refused_without_the_hardware(
+    old: Any, acl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch_npu", None)
+    with pytest.raises(
+        HardwareError, match="needs an Ascend NPU and torch_npu: nothing was dumped. Use 'api'"
+    ):
         old.register_hook(nn.Linear(2, 2), old.overflow_check, dump_mode="acl", dump_config=acl)
+    assert sorted(path.name for path in Path().iterdir()) == ["dump.json", "kernels"]
+
+
+@pytest.mark.spec("L034", "LEG")
+@pytest.mark.spec("L060", "LEG")
+@pytest.mark.spec("L102", "LEG")
+def test_with_torch_npu_each_forward_call_that_overflows_is_dumped(
+    old: Any, acl: str, npu: list[str], told: list[str]
+) -> None:
+    """It runs once more, on copies: what it changes in place, and what it draws, is as without a dump."""
+    old.register_hook(nn.Linear(2, 2), old.overflow_check, 4, dump_mode="acl", dump_config=acl)
+    npu.clear()
+    torch.neg(torch.ones(2))
+    assert npu == []
+    torch.exp(torch.full((2,), 1000.0))
+    assert npu == DUMPED
+    x = torch.full((2,), 3e38)
+    x.mul_(10.0).div_(1e3)
+    assert npu == DUMPED * 3
+    assert x.isinf().all()
+    assert any(
+        "has dumped the kernel data of Tensor.mul_.0.forward as dump.json says" in text for text in told
+    )
+    old.set_overflow_check_switch("OFF")
+    torch.exp(torch.full((2,), 1000.0))
+    assert npu == DUMPED * 3
+    old.set_overflow_check_switch("ON")
+    with pytest.raises(ValueError, match=r"^\[overflow 4 times\]: dump file is saved in '.*_4\.pkl'\.$"):
+        torch.exp(torch.full((2,), 1000.0))
+    assert npu == DUMPED * 4
+
+
+@pytest.mark.spec("L103", "LEG")
+def test_with_torch_npu_a_backward_call_that_overflows_is_named(
+    old: Any, acl: str, npu: list[str], told: list[str]
+) -> None:
+    old.register_hook(nn.Linear(2, 2), old.overflow_check, 9, dump_mode="acl", dump_config=acl)
+    npu.clear()
+    torch.sqrt(torch.zeros((), requires_grad=True)).backward()
+    assert npu == []
+    assert any(
+        "caused by backward operator Torch.sqrt.0.backward. You can use reverse" in text for text in told
+    )
+
+
+def test_a_dump_of_kernels_that_fails_does_not_stop_training(
+    old: Any, acl: str, npu: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old.register_hook(nn.Linear(2, 2), old.overflow_check, 9, dump_mode="acl", dump_config=acl)
+
+    def fails(_path: str) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(sys.modules["torch_npu"].npu, "set_dump", fails)
+    assert torch.exp(torch.full((2,), 1000.0)).isinf().all()
+    assert npu[-1] == "finalize_dump"
+    assert any("Torch.exp.0.forward could not be dumped: no room" in text for text in told)
 
 
 @pytest.mark.spec("L003", "LEG")

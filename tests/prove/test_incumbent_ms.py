@@ -12,8 +12,8 @@ import pytest
 from across_case import Runs, packed
 from across_record import MODES, Wanted
 from incumbent import NEW, OLD, WITH_MINDSPORE, Verdicts, compare, python_of
-from msprobe.analyse.match import places
 from msprobe.compare import compare_recordings
+from msprobe.pairing.match import places
 from msprobe.report.saved_mapping import mapped_places, write_data_mapping
 
 __all__ = ["packed"]
