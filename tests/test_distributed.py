@@ -66,7 +66,7 @@ def records(two: Path, run: str, rank: int) -> dict[str, Any]:
 def comparable(node: Any) -> Any:
     """Numbers of float32 to six digits; without makers and hashes, which the release does not have."""
     if isinstance(node, dict):
-        return {key: comparable(item) for key, item in node.items() if key not in ("from", "hash")}
+        return {key: comparable(item) for key, item in node.items() if key not in ("from", "hash", "sketch")}
     if isinstance(node, list):
         return [comparable(item) for item in node]
     return float(f"{node:.6g}") if isinstance(node, float) else node

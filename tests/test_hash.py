@@ -94,7 +94,7 @@ def test_every_kind_is_hashed_as_bytes_beside_its_statistics(kind: str, count: i
     array = np.frombuffer(some_bytes(count * dtype.itemsize), np.uint8).view(dtype)
     array = (array.view(np.uint8) & 1).view(dtype) if kind == "b1" else array
     address = kernels.address_of(array) if count else 0
-    stats, content = kernels.described(address, count, kind)
+    stats, content, _ = kernels.described(address, count, kind)
     assert content == by_definition(array.tobytes())
     assert repr(stats) == repr(kernels.statistics(address, count, kind))
 
@@ -240,8 +240,9 @@ def test_arrays_of_any_layout(dtype: str, layout: str, piece: int, monkeypatch: 
     monkeypatch.setattr(kernels, "PIECE", piece)
     array = ARRAYS[layout](np.random.default_rng(0).integers(0, 100, (60, 70)).astype(dtype))
     plain = np.ascontiguousarray(array, np.dtype(dtype))
-    stats, content = kernels.described_of(array)
+    stats, content, brief = kernels.described_of(array)
     assert content == by_definition(plain.tobytes())
     expected = kernels.statistics_of(plain)
     assert stats == expected or list(stats) == pytest.approx(list(expected), rel=1e-12)
     assert kernels.sketch_of(array) == kernels.sketch_of(plain)
+    assert brief == kernels.described_of(plain)[2]

@@ -12,6 +12,7 @@ import pytest
 
 import toy
 import toy_adapter
+from described_keys import described_keys
 from msprobe.adapter import Api, Want
 from msprobe.capture.debugger import Debugger
 from msprobe.capture.recorder import MAX_PENDING, Plan, Recorder
@@ -20,7 +21,6 @@ from msprobe.capture.single import Single
 from msprobe.capture.stacks import Stacks
 from msprobe.config import Config, Statistics, Tensor
 from msprobe.errors import UsageError
-from msprobe.kernels import described_of
 from msprobe.record import Filled, Record, leaves
 from msprobe.store import read, tensor_path
 from msprobe.store.tensor_file import read as read_tensor
@@ -142,7 +142,7 @@ def test_a_call_becomes_a_record(make: Make, whole: Data) -> None:
         "Mean": -1.0,
         "Norm": 10**0.5,
         "requires_grad": True,
-        "hash": described_of(np.array([[1.0, -3.0]], np.float32))[1],
+        **described_keys(np.array([[1.0, -3.0]], np.float32)),
     }
     assert whole() == {
         "task": "statistics",
@@ -165,7 +165,7 @@ def test_a_call_becomes_a_record(make: Make, whole: Data) -> None:
                         "Mean": -4.0,
                         "Norm": 4 * 10**0.5,
                         "requires_grad": False,
-                        "hash": described_of(np.array([[4.0, -12.0]], np.float32))[1],
+                        **described_keys(np.array([[4.0, -12.0]], np.float32)),
                     }
                 ],
             }
@@ -779,16 +779,20 @@ def test_tensor_list_saves_some(make: Make, whole: Data, tmp_path: Path) -> None
     }
 
 
-@pytest.mark.parametrize(("mode", "key"), [("md5", "md5"), ("sketch", "sketch")])
-def test_summary_modes_add_one_key(make: Make, whole: Data, mode: str, key: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "more", "method"),
+    [("statistics", set(), "cs16"), ("md5", {"md5"}, "cs16"), ("sketch", set(), "cs64")],
+)
+def test_what_summary_modes_add(make: Make, whole: Data, mode: str, more: set[str], method: str) -> None:
     debugger = make(summary_mode=mode)
     debugger.start()
     ops.relu(array(1.0))
     debugger.step()
     leaf = whole()["data"]["Toy.relu.0.forward"]["output"][0]
-    plain = {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "requires_grad", "hash"}
-    assert set(leaf) == plain | {key}
-    if key == "md5":
+    plain = {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "requires_grad", "hash", "sketch"}
+    assert set(leaf) == plain | more
+    assert leaf["sketch"].startswith(f"{method}:")
+    if mode == "md5":
         import zlib
 
         assert leaf["md5"] == f"{zlib.crc32(np.ones(2, np.float32).tobytes()):08x}"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from msprobe.kernels import described_of
+from described_keys import described_keys
 from msprobe.pytorch.describe import describe_other
 from torch_fixtures import Probe, probe
 
@@ -42,7 +42,7 @@ OTHERS = {
             "Min": 0,
             "Mean": 1.5,
             "Norm": 14**0.5,
-            "hash": described_of(np.arange(4, dtype=np.int16))[1],
+            **described_keys(np.arange(4, dtype=np.int16)),
         },
     ),
     "numpy words": (

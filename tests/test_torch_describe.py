@@ -343,8 +343,8 @@ def test_statistics_made_on_a_device_are_those_made_on_the_host(
     described = Described()
     on_host = describe._described
 
-    def elsewhere(tensor: Tensor) -> tuple[Any, str | None]:
-        return (described._defer(tensor), None) if tensor.numel() else on_host(tensor)
+    def elsewhere(tensor: Tensor) -> tuple[Any, str | None, bytes | None]:
+        return (described._defer(tensor), None, None) if tensor.numel() else on_host(tensor)
 
     monkeypatch.setattr(describe, "_described", elsewhere)
     leaves = [described._rare_leaf(tensor, Want()) for tensor in tensors]

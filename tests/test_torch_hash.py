@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from msprobe import kernels_layout
 from msprobe.adapter import Want
-from msprobe.kernels import Statistics
+from msprobe.kernels import Description, Statistics
 from msprobe.pytorch import on_device
 from msprobe.pytorch.describe import Described
 from msprobe.record import Leaf
@@ -77,7 +78,7 @@ def leaf_of(tensor: Tensor, want: Want = Want()) -> Leaf:  # noqa: B008  # a con
     return Described().leaf(tensor, want)
 
 
-def from_device(tensor: Tensor) -> tuple[Statistics, str | None]:
+def from_device(tensor: Tensor) -> Description:
     """What the way over a device gives, here on the CPU."""
     found = on_device.compute(tensor)
     return found.read(iter(found.row.tolist()))
@@ -102,6 +103,30 @@ def test_every_layout_has_the_hash_of_its_bytes(dtype: torch.dtype, layout: str)
     assert found.hash == leaf_of(tensor.detach().clone().contiguous()).hash
     if tensor.numel():
         assert from_device(tensor)[1] == expected
+
+
+SKETCHED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool)
+
+
+def sums_of(sketch: bytes | None) -> list[float] | None:
+    return None if sketch is None else np.frombuffer(sketch, "<f4").tolist()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", [6, 60])
+def test_every_layout_has_the_brief_sketch_of_its_elements(
+    rows: int, dtype: torch.dtype, layout: str
+) -> None:
+    tensor = LAYOUTS[layout](numbers(dtype, rows, 5, 130))
+    plain = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
+    found, expected = leaf_of(tensor).sketch, leaf_of(plain).sketch
+    assert found == expected
+    assert (found is None) == (tensor.numel() == 0 or dtype not in SKETCHED)
+    if found is not None:
+        sums = sums_of(from_device(tensor)[2])
+        most = float(plain.double().norm()) if dtype is not torch.bool else 1.0
+        assert sums == pytest.approx(sums_of(found), rel=1e-4, abs=1e-5 * most)
 
 
 @pytest.fixture
@@ -142,8 +167,12 @@ def test_large_tensors_are_described_in_pieces(dtype: torch.dtype, layout: str) 
     assert isinstance(ours.stats, Statistics) and isinstance(theirs.stats, Statistics)
     assert same(ours.stats, theirs.stats)
     if tensor.numel():
-        stats, digest = from_device(tensor)
+        stats, digest, sketch = from_device(tensor)
         assert digest == expected
+        brief = leaf_of(tensor).sketch
+        assert brief == leaf_of(plain).sketch
+        expected_sums = None if brief is None else pytest.approx(sums_of(brief), rel=1e-4, abs=1e-3)
+        assert sums_of(sketch) == expected_sums
         assert same(stats, theirs.stats, 1e-5)
 
 
@@ -228,7 +257,7 @@ def test_quantised_and_sparse_in_pieces() -> None:
     ours, theirs = leaf_of(dense.to_sparse()), leaf_of(dense)
     assert isinstance(ours.stats, Statistics) and isinstance(theirs.stats, Statistics)
     assert same(ours.stats, theirs.stats)
-    stats, digest = from_device(dense.to_sparse())
+    stats, digest, _ = from_device(dense.to_sparse())
     assert same(stats, theirs.stats, 1e-5) and digest is None
 
 

@@ -39,10 +39,10 @@ class ToyAdapter:
         self.described += 1
         values = tensor.values
         stats: Any
-        stats, digest = described_of(values)
+        stats, digest, brief = described_of(values)
         if tensor.on_device:
-            self._waiting.append((deferred := Deferred(), (stats, digest)))
-            stats, digest = deferred, None
+            self._waiting.append((deferred := Deferred(), (stats, digest, brief)))
+            stats, digest, brief = deferred, None, None
         return Leaf(
             "toy.Array",
             dtype=values.dtype.name,
@@ -50,7 +50,7 @@ class ToyAdapter:
             stats=stats,
             requires_grad=tensor.requires_grad,
             checksum=checksum(values.tobytes()) if want.checksum else None,
-            sketch=sketch_of(values) if want.sketch else None,
+            sketch=sketch_of(values) if want.sketch else brief,
             hash=digest,
         )
 
@@ -61,7 +61,7 @@ class ToyAdapter:
         if self._waiting:
             self.transfers.append(len(self._waiting))
         for deferred, found in self._waiting:
-            deferred.statistics, deferred.hash = found
+            deferred.statistics, deferred.hash, deferred.sketch = found
         self._waiting = []
 
     def describe_other(self, value: Any) -> Leaf | None:

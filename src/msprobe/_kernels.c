@@ -320,6 +320,28 @@ static void fold(SketchSums sums, unsigned char *out)
     }
 }
 
+/* The brief sketch: 16 sums over at most PICKS blocks, which stand for the others. Of each of PICKS equal parts of a
+ * long tensor one block is picked at random, so that no regular pattern of rows or channels is missed. */
+enum { BRIEF = 16, PICKS = 256 };
+
+INLINE uint64_t picked_block(uint64_t pick, uint64_t blocks)
+{
+    if (blocks <= PICKS) return pick;
+    uint64_t begin = pick * blocks / PICKS, end = (pick + 1) * blocks / PICKS;
+    return begin + splitmix64(((uint64_t)1 << 63) + pick) % (end - begin);
+}
+
+static void fold_brief(SketchSums sums, unsigned char *out)
+{
+    double buckets[BRIEF] = {0};
+    for (int bucket = 0; bucket < BLOCK; bucket++)
+        for (int low = 0; low < 8; low++) buckets[bucket % BRIEF] += sums[low][bucket ^ low];
+    for (int bucket = 0; bucket < BRIEF; bucket++) {
+        uint32_t bits = bits_of_float((float)buckets[bucket]);
+        for (int byte = 0; byte < 4; byte++) out[4 * bucket + byte] = (unsigned char)(bits >> (8 * byte));
+    }
+}
+
 /* ---- packing ---- */
 
 /* The format of deflate (RFC 1951), at the speed of a copy: where a word of 8 bytes comes over and over, a block of
@@ -534,20 +556,57 @@ static PyObject *hex_of(uint64_t hash)
     return PyUnicode_FromString(digits);
 }
 
+/* Of elements that lie in a row, or of the picked blocks alone, of `count` elements in all. */
+static void brief_of(Memory memory, int is_picked, unsigned char *out)
+{
+    SketchSums sums;
+    size_t blocks = (memory.count + BLOCK - 1) / BLOCK, bytes = BLOCK * memory.kind->widening->size;
+    memset(sums, 0, sizeof sums);
+    if (blocks <= PICKS) {
+        memory.kind->sketch(memory.address, memory.count, 0, sums);
+    } else {
+        for (uint64_t pick = 0; pick < PICKS; pick++) {
+            uint64_t block = picked_block(pick, blocks);
+            size_t rest = memory.count - block * BLOCK;
+            const char *from = (const char *)memory.address + (is_picked ? pick : block) * bytes;
+            memory.kind->sketch(from, rest < BLOCK ? rest : BLOCK, block, sums);
+        }
+    }
+    fold_brief(sums, out);
+}
+
+static PyObject *brief(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    Memory memory;
+    unsigned char out[4 * BRIEF];
+    if (given != 3) return refuse("brief takes the address of the picked blocks, the count of all elements and a kind.");
+    if (!memory_of(arguments, &memory)) return NULL;
+    RUN_KERNEL(memory, brief_of(memory, 1, out));
+    return PyBytes_FromStringAndSize((const char *)out, sizeof out);
+}
+
 static PyObject *described(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
     Memory memory;
     Result result = {0};
     uint64_t hash = 0;
+    unsigned char out[4 * BRIEF];
     if (given != 4 || !is_tuple_type(arguments[0]))
         return refuse("described takes a type of tuple, an address, a count and a kind.");
     if (!memory_of(arguments + 1, &memory)) return NULL;
+    int is_sketched = memory.count > 0 && strchr("fb", memory.kind->group) != NULL;
     if (memory.count > 0)
-        RUN_KERNEL(memory, memory.kind->statistics(memory.address, memory.count, &result, &hash));
+        RUN_KERNEL(memory, {
+            memory.kind->statistics(memory.address, memory.count, &result, &hash);
+            if (is_sketched) brief_of(memory, 0, out);
+        });
     PyObject *made = made_of(arguments[0], values_of(memory.count > 0 ? memory.kind->group : 0, &result));
     if (made == NULL) return NULL;
-    return Py_BuildValue("(NN)", made, hex_of(hash_end(hash, memory.count * memory.kind->widening->size)));
+    PyObject *digits = hex_of(hash_end(hash, memory.count * memory.kind->widening->size));
+    if (!is_sketched) return Py_BuildValue("(NNO)", made, digits, Py_None);
+    return Py_BuildValue("(NNy#)", made, digits, (const char *)out, (Py_ssize_t)sizeof out);
 }
 
 static PyObject *hash_part(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
@@ -670,6 +729,7 @@ static PyMethodDef METHODS[] = {
     {"sketch", (PyCFunction)(void (*)(void))sketch, METH_FASTCALL, "(address, count, kind)"},
     {"sketch_add", (PyCFunction)(void (*)(void))sketch_add, METH_FASTCALL, "(sums, first, address, count, kind)"},
     {"sketch_end", sketch_end, METH_O, "(sums)"},
+    {"brief", (PyCFunction)(void (*)(void))brief, METH_FASTCALL, "(address, count, kind)"},
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, "(address, size, most)"},
     {"clear_upper", clear_upper, METH_NOARGS, "()"},
     {"glance", (PyCFunction)(void (*)(void))glance, METH_FASTCALL, "(address, size)"},

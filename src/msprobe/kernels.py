@@ -12,12 +12,18 @@ from msprobe import kernels_hash
 from msprobe.errors import UsageError
 from msprobe.kernels_deflate import crc32
 from msprobe.kernels_layout import PIECE, boxes, filled
+from msprobe.kernels_numpy import BRIEF_ELEMENTS as BRIEF_ELEMENTS
+from msprobe.kernels_numpy import BRIEF_SIZE as BRIEF_SIZE
 from msprobe.kernels_numpy import (
     DTYPES,
     KIND_OF,
     add_elements,
+    array_at,
+    brief_numpy,
     folded,
     pair_numpy,
+    picked_blocks,
+    picked_elements,
     sketch_numpy,
     statistics_numpy,
 )
@@ -26,6 +32,7 @@ from msprobe.kernels_numpy import KINDS as KINDS
 from msprobe.kernels_numpy import SKETCH_SIZE as SKETCH_SIZE
 from msprobe.kernels_numpy import PairSums as PairSums
 from msprobe.kernels_numpy import Statistics as Statistics
+from msprobe.kernels_numpy import brief_plan as brief_plan
 
 try:
     from msprobe import _kernels as _native
@@ -45,12 +52,16 @@ def statistics(address: int, count: int, kind: str) -> Statistics:
     return _native.statistics(Statistics, address, count, kind)
 
 
-def described(address: int, count: int, kind: str) -> tuple[Statistics, str]:
-    """The statistics and the hash of the `count` elements in a row at `address`, in one pass."""
+Description: TypeAlias = tuple[Statistics, str | None, bytes | None]  # statistics, hash and brief sketch
+
+
+def described(address: int, count: int, kind: str) -> tuple[Statistics, str, bytes | None]:
+    """The statistics, the hash and the brief sketch of the `count` elements in a row at `address`."""
     if _native is None:
         size = count * DTYPES[kind].itemsize
         whole = kernels_hash.part_at(address, size)
-        return statistics_numpy(address, count, kind), kernels_hash.digits(whole, size)
+        values = array_at(address, count, kind)
+        return statistics_numpy(address, count, kind), kernels_hash.digits(whole, size), _brief(values, kind)
     return _native.described(Statistics, address, count, kind)
 
 
@@ -68,12 +79,16 @@ def _of_piece(piece: _Array) -> tuple[Statistics, int]:
     return statistics(address_of(memory), memory.size, kind), piece.size
 
 
-def described_of(array: _Array) -> tuple[Statistics, str | None]:
-    """The statistics and the hash of an array of any layout; no hash where its bits are not all its own."""
+def described_of(array: _Array) -> Description:
+    """The statistics, the hash and the brief sketch of an array of any layout.
+
+    No hash where its bits are not all its own.
+    """
     kind = KIND_OF.get(array.dtype)
     if kind is not None and array.flags.c_contiguous and array.flags.aligned:
         return described(address_of(array), array.size, kind)
-    return statistics_of(array), None if array.dtype.char in "gG" else hash_of_parts(pieces_of(array))
+    digest = None if array.dtype.char in "gG" else hash_of_parts(pieces_of(array))
+    return statistics_of(array), digest, _brief(array, kind or "bf2")
 
 
 def hash_of_parts(parts: Iterable[_Array]) -> str:
@@ -149,6 +164,47 @@ def _real_numbers(piece: _Array) -> tuple[int, int, str, object]:
     plain = _plain(piece)
     memory, kind = _memory(plain.view(plain.real.dtype) if plain.dtype.kind == "c" else plain)
     return address_of(memory), memory.size, kind, memory
+
+
+def brief(address: int, count: int, kind: str) -> bytes:
+    """16 float32 like a sketch, of a tensor of `count` elements whose picked blocks lie at `address`."""
+    if _native is None:
+        return brief_numpy(address, count, kind)
+    return _native.brief(address, count, kind)
+
+
+def shortened(sketch: bytes) -> bytes:
+    """The brief sketch of a tensor of at most BRIEF_ELEMENTS elements, from its sketch."""
+    if len(sketch) == 4 * BRIEF_SIZE:
+        return sketch
+    sums: _Array = np.frombuffer(sketch, "<f4").astype(np.float64).reshape(-1, BRIEF_SIZE).sum(axis=0)
+    return bytes(sums.astype("<f4"))
+
+
+def is_sketched(kind: str) -> bool:
+    """Whether tensors of a kind have a brief sketch: whole numbers say little by how far they are apart."""
+    return kind in ("f2", "bf2", "f4", "f8", "b1")
+
+
+def _brief(array: _Array, kind: str) -> bytes | None:
+    """The brief sketch of an array of any layout."""
+    if not array.size or not (is_sketched(kind) or array.dtype.name == "bfloat16"):
+        return None
+    values = np.ascontiguousarray(picked_of(array))
+    return brief(address_of(values), array.size, kind)
+
+
+def picked_of(array: _Array) -> _Array:
+    """The elements of the picked blocks of an array, in a row."""
+    places = picked_places(array.size)
+    return array[np.unravel_index(places, array.shape)] if array.ndim else array.reshape(1)
+
+
+def picked_places(count: int) -> npt.NDArray[np.int64]:
+    """Where in a tensor of `count` elements, in row-major order, those of the picked blocks stand."""
+    blocks = picked_blocks(count)[:, None] * SKETCH_SIZE
+    places: npt.NDArray[np.int64] = (blocks + np.arange(SKETCH_SIZE)).reshape(-1)
+    return places[: picked_elements(count)]
 
 
 def pair(target: int, target_kind: str, golden: int, golden_kind: str, count: int) -> PairSums:

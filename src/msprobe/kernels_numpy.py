@@ -13,6 +13,9 @@ _Doubles: TypeAlias = npt.NDArray[np.float64]
 _Words: TypeAlias = npt.NDArray[np.uint64]
 
 SKETCH_SIZE = 64
+BRIEF_SIZE = 16
+PICKS = 256  # blocks of SKETCH_SIZE elements that a brief sketch is made of, at most
+BRIEF_ELEMENTS = PICKS * SKETCH_SIZE  # of a tensor with more, only some are sketched
 
 # A kind names how one element lies in memory; numpy has no bfloat16, so "bf2" is held as its 16 bits.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -215,7 +218,7 @@ def add_elements(sums: _Doubles, address: int, count: int, kind: str, first: int
             wide = _doubles(part, kind)
             blocks = np.zeros((-(-wide.size // SKETCH_SIZE), SKETCH_SIZE))
             blocks.reshape(-1)[: wide.size] = np.where(np.isfinite(wide), wide, 0.0)
-            _add_blocks(sums, blocks, first)
+            _add_blocks(sums, blocks, np.arange(first, first + len(blocks), dtype=np.uint64))
             first += len(blocks)
 
 
@@ -227,11 +230,69 @@ def folded(sums: _Doubles) -> bytes:
         return folded.astype("<f4").tobytes()
 
 
-def _add_blocks(sums: _Doubles, blocks: _Doubles, first: int) -> None:
+def _add_blocks(sums: _Doubles, blocks: _Doubles, numbers: _Words) -> None:
     """Adds in the order of the compiled kernel (own sums per low bits of r), which makes the bits equal."""
-    numbers = np.arange(first, first + len(blocks), dtype=np.uint64) * np.uint64(2)
+    numbers = numbers * np.uint64(2)
     minus = (_splitmix64(numbers)[:, None] >> _LANES.astype(np.uint64)) & np.uint64(1)
     r = (_splitmix64(numbers + np.uint64(1)) >> np.uint64(58)).astype(np.intp)
     moved = np.take_along_axis(np.where(minus, -blocks, blocks), _LANES ^ (r & 56)[:, None], axis=1)
     for low in range(8):
         sums[low] = np.add.reduce(np.vstack([sums[low], moved[r & 7 == low]]), axis=0)
+
+
+# ---- brief sketch ----
+
+
+def brief_numpy(address: int, count: int, kind: str) -> bytes:
+    """The brief sketch of `count` elements, of which the picked blocks lie in a row at `address`."""
+    picked = picked_blocks(count)
+    values = array_at(address, picked_elements(count), kind)
+    sums = np.zeros((8, SKETCH_SIZE))
+    with np.errstate(all="ignore"):
+        wide = _doubles(values, kind)
+        blocks = np.zeros((picked.size, SKETCH_SIZE))
+        blocks.reshape(-1)[: wide.size] = np.where(np.isfinite(wide), wide, 0.0)
+        _add_blocks(sums, blocks, picked.astype(np.uint64))
+        lanes = np.zeros(BRIEF_SIZE)
+        for bucket in range(SKETCH_SIZE):
+            for low in range(8):
+                lanes[bucket % BRIEF_SIZE] += sums[low][bucket ^ low]
+        return lanes.astype("<f4").tobytes()
+
+
+def brief_plan(count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """For each of the BRIEF_SIZE sums the places of its elements, and their signs; 0 for no element."""
+    blocks = picked_blocks(count)
+    numbers = blocks.astype(np.uint64) * np.uint64(2)
+    minus = (_splitmix64(numbers)[:, None] >> _LANES.astype(np.uint64)) & np.uint64(1)
+    rotation = (_splitmix64(numbers + np.uint64(1)) >> np.uint64(58)).astype(np.intp)
+    places = blocks[:, None] * SKETCH_SIZE + _LANES
+    signs = np.where(places < count, 1.0 - 2.0 * minus, 0.0).astype(np.float32)
+    order = _LANES ^ rotation[:, None]  # the lane that goes to each bucket
+    shape = (blocks.size, SKETCH_SIZE // BRIEF_SIZE, BRIEF_SIZE)
+    found = [
+        np.take_along_axis(each, order, axis=1).reshape(shape).transpose(2, 0, 1).reshape(BRIEF_SIZE, -1)
+        for each in (np.where(places < count, places, 0), signs)
+    ]
+    return found[0], found[1]
+
+
+def picked_blocks(count: int) -> npt.NDArray[np.int64]:
+    """The numbers of the blocks that stand for a tensor of `count` elements: one in each of PICKS parts."""
+    blocks = -(-count // SKETCH_SIZE)
+    if blocks <= PICKS:
+        return np.arange(blocks)
+    bounds = np.array([pick * blocks // PICKS for pick in range(PICKS + 1)])
+    random = _splitmix64(np.arange(PICKS, dtype=np.uint64) + np.uint64(1 << 63))
+    sizes = np.diff(bounds).astype(np.uint64)
+    chosen: npt.NDArray[np.int64] = bounds[:-1] + (random % sizes).astype(np.int64)
+    return chosen
+
+
+def picked_elements(count: int) -> int:
+    """How many elements the picked blocks have; the last block of a tensor may be shorter."""
+    picked = picked_blocks(count)
+    if not picked.size:
+        return 0
+    last = min(SKETCH_SIZE, count - int(picked[-1]) * SKETCH_SIZE)
+    return (picked.size - 1) * SKETCH_SIZE + last

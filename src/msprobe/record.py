@@ -21,13 +21,14 @@ _HEAD, _LINE, _IN, _CODE = "File ", ", line ", ", in ", ", \n "  # around the pa
 
 
 class Deferred:
-    """Statistics and hash still on their way from a device; the adapter's settle() fills them in."""
+    """A description still on its way from a device; the adapter's settle() fills it in."""
 
-    __slots__ = ("hash", "statistics")
+    __slots__ = ("hash", "sketch", "statistics")
 
     def __init__(self) -> None:
         self.statistics: Statistics | None = None
         self.hash: str | None = None
+        self.sketch: bytes | None = None
 
 
 class Leaf(NamedTuple):
@@ -40,7 +41,7 @@ class Leaf(NamedTuple):
     stats: Statistics | Deferred | None = None
     requires_grad: bool | None = None
     checksum: str | None = None
-    sketch: bytes | None = None
+    sketch: bytes | None = None  # of the whole content, or a brief one, which is shorter
     data_name: str | None = None
     extra: Mapping[str, Any] | None = None  # facts only some frameworks have, such as DTensor placements
     hash: str | None = None  # of the content: equal hashes of one dtype and shape mean equal bits
@@ -65,6 +66,13 @@ class Leaf(NamedTuple):
     def content_hash(self) -> str | None:
         """The hash that is known by now."""
         return self.stats.hash if isinstance(self.stats, Deferred) else self.hash
+
+    @property
+    def content_sketch(self) -> bytes | None:
+        """The sketch that is known by now."""
+        if self.sketch is None and isinstance(self.stats, Deferred):
+            return self.stats.sketch
+        return self.sketch
 
 
 class Filled(Leaf):
@@ -242,8 +250,10 @@ def array_leaf(value: Any) -> Leaf | None:
     """The leaf of a numpy array; one that holds no numbers has no statistics."""
     if type(value).__module__ != "numpy" or not hasattr(value, "__array_interface__"):
         return None
-    stats, digest = described_of(value) if value.dtype.kind in "biufc" else (None, None)
-    return Leaf("numpy.ndarray", dtype=value.dtype.name, shape=tuple(value.shape), stats=stats, hash=digest)
+    found = described_of(value) if value.dtype.kind in "biufc" else (None, None, None)
+    return Leaf(
+        "numpy.ndarray", None, value.dtype.name, tuple(value.shape), found[0], hash=found[1], sketch=found[2]
+    )
 
 
 def _bound(value: Any) -> Any:

@@ -71,7 +71,9 @@ def _without_makers(node: Any) -> Any:
     if isinstance(node, list):
         return [_without_makers(item) for item in node]
     if isinstance(node, dict):
-        return {key: _without_makers(item) for key, item in node.items() if key not in ("from", "hash")}
+        return {
+            key: _without_makers(item) for key, item in node.items() if key not in ("from", "hash", "sketch")
+        }
     return node
 
 

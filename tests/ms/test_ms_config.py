@@ -202,8 +202,8 @@ def test_data_mode(case: str, task: str, probe: Probe) -> None:
         assert {leaf["data_name"] for leaf in leaves(probe.data())} == probe.files()
 
 
-PLAIN = {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "hash"}
-SUMMARIES = {"statistics": set[str](), "md5": {"md5"}, "sketch": {"sketch"}}
+PLAIN = {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "hash", "sketch"}
+SUMMARIES = {"statistics": set[str](), "md5": {"md5"}, "sketch": set[str]()}
 
 
 @pytest.mark.spec("C072", "MSd")
@@ -215,6 +215,8 @@ def test_summary_mode(mode: str, probe: Probe) -> None:
     train(probe.debugger("mix", section={"summary_mode": mode}))
     keys = [set(leaf) - {"from"} for leaf in leaves(probe.data())]
     assert keys == [PLAIN | SUMMARIES[mode]] * len(keys)
+    method = "cs64:" if mode == "sketch" else "cs16:"
+    assert all(leaf["sketch"].startswith(method) for leaf in leaves(probe.data()))
     assert not (probe.rank() / "dump_tensor_data").exists()
 
 

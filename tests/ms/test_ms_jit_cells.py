@@ -58,9 +58,17 @@ def cells(data: dict[str, Any]) -> set[str]:
 
 
 def in_places(record: dict[str, Any]) -> dict[str, Any]:
-    """mindspore.jit hands keywords on by their places."""
+    """mindspore.jit hands keywords on by their places, and a tap does not know who made a value."""
     given = [*record["input_args"], *record["input_kwargs"].values()]
-    return {**record, "input_args": given, "input_kwargs": {}}
+    return _without_makers({**record, "input_args": given, "input_kwargs": {}})
+
+
+def _without_makers(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_makers(item) for item in node]
+    if isinstance(node, dict):
+        return {key: _without_makers(item) for key, item in node.items() if key != "from"}
+    return node
 
 
 GRAPH = {

@@ -54,7 +54,7 @@ def without_shapes(value: Any) -> Any:
     return [without_shapes(item) for item in value] if isinstance(value, list) else value
 
 
-_NUMBERS = ("Max", "Min", "Mean", "Norm", "hash", "from")
+_NUMBERS = ("Max", "Min", "Mean", "Norm", "hash", "sketch", "from")
 
 
 def fresh(folder: Path) -> Probe:

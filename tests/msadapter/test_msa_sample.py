@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from msprobe.kernels import described_of
+from described_keys import described_keys
 
 pytest.importorskip("mindtorch", reason="MSAdapter is not installed here")
 
@@ -159,7 +159,7 @@ def test_the_head_and_the_leaves(ran: Path) -> None:
         "Min": float(array.min()),
         "Mean": pytest.approx(wide.mean(), rel=1e-6),
         "Norm": pytest.approx(np.linalg.norm(wide), rel=1e-6),
-        "hash": described_of(array)[1],
+        **described_keys(array),
         "data_name": "Functional.relu.0.forward.output.0.npy",
     }
 

@@ -62,7 +62,7 @@ def describe(tensor: Tensor, want: Want) -> Leaf:
 
 def leaf_of(array: Array, dtype: str, shape: tuple[int, ...], want: Want) -> Leaf:
     """Describe the values of a tensor."""
-    stats, digest = kernels.described_of(array)
+    stats, digest, brief = kernels.described_of(array)
     return Leaf(
         TENSOR,
         None,
@@ -71,7 +71,7 @@ def leaf_of(array: Array, dtype: str, shape: tuple[int, ...], want: Want) -> Lea
         stats if shape else _of_scalar(array.item()),
         None,
         kernels.checksum_of_parts(map(_bytes, kernels.pieces_of(array))) if want.checksum else None,
-        kernels.sketch_of(array) if want.sketch else None,
+        kernels.sketch_of(array) if want.sketch else brief,
         hash=digest if number_type(dtype) == array.dtype.name else _narrow_hash(array, dtype),
     )
 

@@ -105,19 +105,27 @@ class SketchErrors(NamedTuple):
     relative: float  # |target - golden| / |golden|
     cosine: float
     sd: float
+    apart: float  # |target - golden| over all elements
+    is_brief: bool = False
 
 
 def measure_sketches(target: Leaf, golden: Leaf) -> SketchErrors | None:
-    """What two sketches say; None where one is missing."""
+    """What two sketches say; None where one is missing, or they were not made in one way."""
     if target.sketch is None or golden.sketch is None:
         return None
+    sketches = [target.sketch, golden.sketch]
+    is_brief = min(map(len, sketches)) < 4 * kernels.SKETCH_SIZE
+    if is_brief and max(map(len, sketches)) == 4 * kernels.SKETCH_SIZE:
+        if golden.elements > kernels.BRIEF_ELEMENTS:
+            return None  # one is of all elements, the other of some
+        sketches = [kernels.shortened(sketch) for sketch in sketches]
     with np.errstate(all="ignore"):
-        ours, theirs = (
-            np.frombuffer(sketch, "<f4").astype(np.float64) for sketch in (target.sketch, golden.sketch)
-        )
+        ours, theirs = (np.frombuffer(sketch, "<f4").astype(np.float64) for sketch in sketches)
         size, difference = float(np.linalg.norm(theirs)), float(np.linalg.norm(ours - theirs))
         both, dot = size * float(np.linalg.norm(ours)), float(ours @ theirs)
     relative = difference / size if size else (0.0 if difference == 0 else math.inf)
-    exact = golden.elements <= kernels.SKETCH_SIZE
-    sd = 0.0 if exact else 1 / math.sqrt(kernels.SKETCH_SIZE)
-    return SketchErrors(relative, dot / both if both else 1.0, sd)
+    length = kernels.BRIEF_SIZE if is_brief else kernels.SKETCH_SIZE
+    sd = 0.0 if golden.elements <= length else 1 / math.sqrt(length)
+    sketched = min(golden.elements, kernels.BRIEF_ELEMENTS) if is_brief else golden.elements
+    apart = difference * math.sqrt(golden.elements / sketched) if sketched else 0.0
+    return SketchErrors(relative, dot / both if both else 1.0, sd, apart, is_brief)

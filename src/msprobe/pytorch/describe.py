@@ -13,7 +13,7 @@ from torch import Tensor
 
 from msprobe import kernels
 from msprobe.adapter import Want
-from msprobe.kernels import Statistics
+from msprobe.kernels import Description, Statistics
 from msprobe.kernels_hash import NOTHING, digits, part_at
 from msprobe.kernels_layout import PIECE, stored
 from msprobe.pytorch import on_device, pieces
@@ -48,9 +48,9 @@ class Described:
                 if tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg():
                     address, shape = data_ptr(tensor), tuple(tensor.shape)
                     if shape and (address > _NEAR or _has_memory(tensor)):
-                        stats, digest = kernels.described(address, tensor.numel(), kind)
+                        stats, digest, sketch = kernels.described(address, tensor.numel(), kind)
                         checksum = kernels.checksum(memory(tensor)) if want.checksum else None
-                        sketch = kernels.sketch(address, tensor.numel(), kind) if want.sketch else None
+                        sketch = kernels.sketch(address, tensor.numel(), kind) if want.sketch else sketch
                         dtype, grad = _DTYPES[tensor.dtype], tensor.requires_grad
                         return Leaf(
                             _TENSOR, None, dtype, shape, stats, grad, checksum, sketch, None, None, digest
@@ -66,13 +66,13 @@ class Described:
         checksum = sketch = digest = None
         if content is not None:
             if content.is_cpu or not content.numel():
-                stats, digest = _described(content)
+                stats, digest, sketch = _described(content)
             else:
                 stats = self._defer(content)
             values = _laid_out(content) if want.checksum or want.sketch else None
             if values is not None:
                 checksum = pieces.checksum(values) if want.checksum else None
-                sketch = pieces.sketch(values) if want.sketch else None
+                sketch = pieces.sketch(values) if want.sketch else sketch
         dtype, shape, grad = _DTYPES[tensor.dtype], _shape(tensor, content), tensor.requires_grad
         return Leaf(type_name, None, dtype, shape, stats, grad, checksum, sketch, None, extra, digest)
 
@@ -93,7 +93,7 @@ class Described:
                 here = [entry for entry in waiting if entry[1].row.device == device]
                 numbers = iter(torch.cat([found.row for _, found in here]).cpu().tolist())
                 for deferred, found in here:
-                    deferred.statistics, deferred.hash = found.read(numbers)
+                    deferred.statistics, deferred.hash, deferred.sketch = found.read(numbers)
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -156,16 +156,16 @@ def _placements(placements: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _described(tensor: Tensor) -> tuple[Statistics, str | None]:
-    """The statistics and the hash of a tensor in the memory of the host."""
+def _described(tensor: Tensor) -> Description:
+    """The statistics, the hash and the brief sketch of a tensor in the memory of the host."""
     kind = KINDS.get(tensor.dtype)
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        return _UNKNOWN if _is_unbounded(tensor) else _statistics(tensor), None
+        return _UNKNOWN if _is_unbounded(tensor) else _statistics(tensor), None, None
     if kind is None or tensor.numel() * tensor.element_size() > PIECE:
-        return _described_in_pieces(tensor)
+        return (*_described_in_pieces(tensor), pieces.brief_sketch(tensor))
     dense = tensor.resolve_neg().contiguous() if tensor.is_neg() else tensor.contiguous()
-    stats, digest = kernels.described(data_ptr(dense), dense.numel(), kind)
-    return (stats if tensor.dim() else _of_scalar(tensor.item())), digest
+    stats, digest, sketch = kernels.described(data_ptr(dense), dense.numel(), kind)
+    return (stats if tensor.dim() else _of_scalar(tensor.item())), digest, sketch
 
 
 def _described_in_pieces(tensor: Tensor) -> tuple[Statistics, str]:

@@ -1,8 +1,9 @@
-"""The statistics and the hash of a tensor as numbers that stay on its device until many are fetched."""
+"""The description of a tensor as numbers that stay on its device until many are fetched."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -12,10 +13,10 @@ import torch
 from torch import Tensor
 
 from msprobe import kernels, kernels_hash, kernels_layout
-from msprobe.kernels import Statistics
+from msprobe.kernels import BRIEF_SIZE, Description, Statistics
 from msprobe.kernels_hash import BLOCK, KEYS, LAST_SHIFT, MULTIPLIERS, RADIX, SHIFT, WORDS, Part
 from msprobe.kernels_layout import PIECE, Plan
-from msprobe.pytorch.pieces import WIDER, part_of, pieces
+from msprobe.pytorch.pieces import KINDS, WIDER, elements_at, in_storage, part_of, pieces
 
 _UINT64 = getattr(torch, "uint64", None)
 _WIDE_UNSIGNED = frozenset(getattr(torch, name) for name in ("uint16", "uint32") if hasattr(torch, name))
@@ -26,27 +27,30 @@ _LOW = 0xFFFFFFFF
 class Numbers(NamedTuple):
     """What a device computed of a tensor, and what it means."""
 
-    row: Tensor  # float64: statistics of each piece, then the hash of each piece in two halves
+    row: Tensor  # float64: statistics of each piece, the hash of each piece in two halves, the brief sketch
     dtype: torch.dtype
     counts: tuple[int, ...]  # elements of each piece that has statistics
     times: int  # how often each of them occurs in the tensor
     zeros: int  # elements beside them that are 0
     plan: Plan | None  # of the hash
     itemsize: int
+    is_sketched: bool
 
-    def read(self, numbers: Iterator[float]) -> tuple[Statistics, str | None]:
-        """Return the statistics and the hash from the numbers of the row, which are on the host now."""
+    def read(self, numbers: Iterator[float]) -> Description:
+        """Return the description from the numbers of the row, which are on the host now."""
         width = 7 if self.dtype in WIDER or self.dtype.is_floating_point else 6
         found = [(_from_device(self.dtype, list(islice(numbers, width))), count) for count in self.counts]
         if self.zeros:
             zero = _from_device(self.dtype, [0.0] * width)
             found.append((zero, self.zeros))
         stats = kernels.repeated(kernels.merged(found), self.times)
-        if self.plan is None:
-            return stats, None
-        size = self.itemsize * sum(self.counts) * self.times
-        whole = kernels_layout.joined(self.plan, self._parts(numbers), self.itemsize)
-        return stats, kernels_hash.digits(whole, size)
+        digest = None
+        if self.plan is not None:
+            size = self.itemsize * sum(self.counts) * self.times
+            whole = kernels_layout.joined(self.plan, self._parts(numbers), self.itemsize)
+            digest = kernels_hash.digits(whole, size)
+        sums = list(islice(numbers, BRIEF_SIZE if self.is_sketched else 0))
+        return stats, digest, np.array(sums, "<f4").tobytes() if sums else None
 
     def _parts(self, numbers: Iterator[float]) -> Iterator[Part]:
         for view in kernels_layout.views(self.plan or []):
@@ -78,9 +82,31 @@ def compute(content: Tensor) -> Numbers:
         for piece in pieces(part_of(content, view))
         for half in _halves(hash_term(piece))
     ]
-    row = torch.cat([*rows, torch.stack(halves).double()] if halves else rows)
+    if halves:
+        rows.append(torch.stack(halves).double())
+    is_sketched = plan is not None and kernels.is_sketched(KINDS.get(content.dtype, ""))
+    if is_sketched:
+        rows.append(_brief_sketch(content))
     dtype = torch.float32 if content.is_quantized else content.dtype
-    return Numbers(row, dtype, tuple(counts), times, zeros, plan, content.element_size())
+    return Numbers(
+        torch.cat(rows), dtype, tuple(counts), times, zeros, plan, content.element_size(), is_sketched
+    )
+
+
+def _brief_sketch(content: Tensor) -> Tensor:
+    places, signs = _brief_plan(tuple(content.shape), content.stride(), content.device)
+    values = elements_at(content, places)
+    values = values if values.dtype is torch.float64 else values.float()
+    return torch.where(values.isfinite(), values * signs, 0.0).sum(1).double()
+
+
+@functools.lru_cache(maxsize=64)
+def _brief_plan(
+    shape: tuple[int, ...], strides: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Where the elements of each sum lie, and their signs."""
+    places, signs = kernels.brief_plan(math.prod(shape))
+    return torch.from_numpy(in_storage(places, shape, strides)).to(device), torch.from_numpy(signs).to(device)
 
 
 # ---- statistics ----

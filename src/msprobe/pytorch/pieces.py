@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -32,6 +34,8 @@ WIDER = {
     for name in names
     if hasattr(torch, name)
 }
+
+_Places = npt.NDArray[np.int64]
 
 data_ptr = Tensor.data_ptr  # as it is while nobody watches who asks for the memory
 
@@ -74,6 +78,29 @@ def checksum(tensor: Tensor) -> str:
 def sketch(tensor: Tensor) -> bytes:
     """Return the sketch of the elements."""
     return kernels.sketch_of_parts(_numbers(piece.cpu()) for piece in pieces(tensor))
+
+
+def brief_sketch(tensor: Tensor) -> bytes | None:
+    """Return the brief sketch of a tensor on the host; None for a dtype that has none."""
+    if not tensor.numel() or not (tensor.dtype in KINDS and kernels.is_sketched(KINDS[tensor.dtype])):
+        return None
+    places = in_storage(kernels.picked_places(tensor.numel()), tuple(tensor.shape), tensor.stride())
+    picked = elements_at(tensor, torch.from_numpy(places))
+    return kernels.brief(data_ptr(picked), tensor.numel(), KINDS[tensor.dtype])
+
+
+def elements_at(tensor: Tensor, places: Tensor) -> Tensor:
+    """Return the elements that lie so far from the first one of a tensor in its storage."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((last + 1,), (1,), tensor.storage_offset())[places].resolve_neg()
+
+
+def in_storage(places: _Places, shape: tuple[int, ...], strides: tuple[int, ...]) -> _Places:
+    """Return how far from the first element of a tensor its elements at these places lie."""
+    index: _Places = np.zeros_like(places)
+    for along, stride in zip(np.unravel_index(places, shape) if shape else (), strides, strict=True):
+        index += along * stride
+    return index
 
 
 def _numbers(piece: Tensor) -> tuple[int, int, str, Tensor]:

@@ -15,8 +15,10 @@ from msprobe.analyse.measure import (
     checksum_of,
     values_of,
 )
+from msprobe.kernels import BRIEF_SIZE
 from msprobe.pairing.described import measure_sketches
 from msprobe.pairing.match import Place, frames_of
+from msprobe.record import Leaf
 from msprobe.report.table import Cell, Table
 from msprobe.verdict.comparison import Comparison
 
@@ -78,7 +80,12 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
 
 def _are_sketched(findings: Sequence[Finding]) -> bool:
     leaves = (finding.pair.place.leaf for finding in findings)
-    return any(leaf is not None and leaf.sketch is not None for leaf in leaves)
+    return any(leaf is not None and _has_sketch(leaf) for leaf in leaves)
+
+
+def _has_sketch(leaf: Leaf) -> bool:
+    """Whether it has a sketch that a user asked for: a brief one every tensor has."""
+    return leaf.sketch is not None and len(leaf.sketch) > 4 * BRIEF_SIZE
 
 
 def _sketched(finding: Finding) -> tuple[Cell, ...]:
@@ -88,7 +95,9 @@ def _sketched(finding: Finding) -> tuple[Cell, ...]:
         return (None,) * len(SKETCH)
     ours, theirs = pair.target.leaf, pair.golden.leaf
     errors = measure_sketches(ours, theirs) if ours is not None and theirs is not None else None
-    return (None,) * len(SKETCH) if errors is None else (errors.relative, errors.cosine, errors.sd)
+    if errors is None or errors.is_brief:
+        return (None,) * len(SKETCH)
+    return errors.relative, errors.cosine, errors.sd
 
 
 # ---- one of the two sides ----

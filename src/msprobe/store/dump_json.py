@@ -14,7 +14,7 @@ from typing import Any
 
 from msprobe.errors import RecordingError
 from msprobe.given import is_plain_name
-from msprobe.kernels import SKETCH_SIZE, Statistics
+from msprobe.kernels import BRIEF_SIZE, SKETCH_SIZE, Statistics
 from msprobe.name import CallName
 from msprobe.record import MAX_DEPTH, Leaf, Record, Tree
 
@@ -40,8 +40,8 @@ def encode_leaf(leaf: Leaf) -> str:
         text += f',"md5":"{leaf.checksum}"'
     if (digest := leaf.content_hash) is not None:
         text += f',"hash":"{digest}"'
-    if leaf.sketch is not None:
-        text += f',"sketch":"{_SKETCH}{base64.b64encode(leaf.sketch).decode("ascii")}"'
+    if (sketch := leaf.content_sketch) is not None:
+        text += f',"sketch":"{_METHODS[len(sketch)]}{base64.b64encode(sketch).decode("ascii")}"'
     if leaf.data_name is not None:
         text += f',"data_name":{quote(leaf.data_name)}'
     if leaf.extra:
@@ -120,8 +120,8 @@ _TENSOR_KEYS = frozenset(
     | {"requires_grad", "md5", "hash", "from", "sketch", "data_name"}
 )
 _REMARKS = frozenset({"is_recompute", "exception"})  # fields of a record that are no leaves
-_SKETCH = "cs64:"  # the method; and release 8.3.3 refuses a dump with a text that begins with "+"
-_SKETCH_BYTES = 4 * SKETCH_SIZE
+# How sketches of so many bytes are made; release 8.3.3 refuses a dump with a text that begins with "+".
+_METHODS = {4 * SKETCH_SIZE: "cs64:", 4 * BRIEF_SIZE: "cs16:"}
 
 # The name of a place is made of a record's name and all keys above it. A file could make such names so long,
 # and so many of them, that no memory holds them.
@@ -258,10 +258,10 @@ def _decode_statistics(data: dict[str, Any], where: str) -> Statistics:
 def _decode_sketch(text: Any, where: str) -> bytes | None:
     if text is None:
         return None
-    if isinstance(text, str) and text.startswith(_SKETCH):
+    if isinstance(text, str):
         with contextlib.suppress(binascii.Error, ValueError):
-            numbers = base64.b64decode(text.removeprefix(_SKETCH), validate=True)
-            if len(numbers) == _SKETCH_BYTES:
+            numbers = base64.b64decode(text[5:], validate=True)
+            if _METHODS.get(len(numbers)) == text[:5]:
                 return numbers
     raise _damaged(where, "sketch", text)
 

@@ -7,7 +7,7 @@ import re
 from typing import Any, Literal, NamedTuple
 
 from msprobe.analyse.measure import EQUAL, Measured, TensorErrors
-from msprobe.dtypes import PLAIN, roundoff
+from msprobe.dtypes import PLAIN, SINGLE, roundoff
 from msprobe.kernels import Statistics
 from msprobe.metrics.errors import PairError, Spread
 from msprobe.name import FORWARD
@@ -21,6 +21,7 @@ _DEVICE = re.compile("(?:cpu|cuda|gpu|npu|xpu|mps)(?::[0-9]+)?|Ascend|CPU|GPU")
 _OF_INTEGERS = 2.0**-20  # mean and norm of integers are floats, in float32 with some tools: not exact
 _EXACT = 2.0**-50  # sums of the same float64 numbers in another order agree to this
 _ONE_SCALE = 1e-3
+_SKETCH_ROUNDING = 4 * SINGLE  # sketches are float32: they do not show how float64 numbers round
 _FEW = 16  # numbers, of which statistics that agree by chance say little
 
 
@@ -223,6 +224,8 @@ def _described(ours: Leaf, theirs: Leaf) -> Difference:
         return found._replace(is_equal=None)
     found = found._replace(is_equal=False)
     sketched = measure_sketches(ours, theirs)
+    if sketched is not None and number_type(ours.dtype) == number_type(theirs.dtype) == "bool":
+        return _flipped(found, sketched)
     if sketched is not None and math.isfinite(sketched.relative):
         return _from_sketch(found, sketched, _size(theirs))
     is_exact = ours.hash is not None and theirs.hash is not None  # other tools round their statistics
@@ -288,8 +291,16 @@ def _is_moved(found: Difference, ours: Statistics, theirs: Statistics) -> bool:
 def _from_sketch(found: Difference, sketched: SketchErrors, golden_norm: float) -> Difference:
     if sketched.relative == 0 or not math.isfinite(golden_norm):  # infinities, as in a mask, are not sketched
         return found
+    if found.unit < SINGLE and sketched.relative <= _SKETCH_ROUNDING:
+        return found
     error = max(found.error, sketched.relative * golden_norm)
     return found._replace(sight="sketch", error=error, unequal=None)
+
+
+def _flipped(found: Difference, sketched: SketchErrors) -> Difference:
+    """Of truth values: about how many differ."""
+    count = max(1, min(round(sketched.apart**2), found.numbers))
+    return found._replace(unequal=count)
 
 
 # ---- plain values ----

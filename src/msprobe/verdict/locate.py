@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from msprobe.analyse.judge import Finding
 from msprobe.graph_order import in_order
 from msprobe.graph_values import is_telling
-from msprobe.kernels import Statistics
+from msprobe.kernels import SKETCH_SIZE, Statistics
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
 from msprobe.pairing.match import Pair, Place
 from msprobe.plural import counted
@@ -260,8 +260,10 @@ def _blind(mode: str, findings: Sequence[Finding]) -> Iterator[str]:
     if mode == "tensor":
         return
     leaves = (finding.pair.place.leaf for finding in findings)
-    if any(leaf is not None and leaf.sketch is not None for leaf in leaves):
-        yield "errors are estimated from sketches, to about a tenth of themselves"
+    lengths = {len(leaf.sketch) for leaf in leaves if leaf is not None and leaf.sketch is not None}
+    if lengths:
+        share = "a tenth" if min(lengths) == 4 * SKETCH_SIZE else "a quarter"
+        yield f"errors are estimated from sketches, to about {share} of themselves"
     elif mode == "md5":
         yield "checksums tell that something differs, and only max, min, mean and norm how much"
     else:

@@ -39,7 +39,8 @@ def what(pair: Pair, value: Difference) -> str:
     if value.is_moved:
         return "the same numbers at other positions"
     if value.unit == 0 and value.unequal is not None and value.numbers:
-        return f"{value.unequal} of its {value.numbers} numbers differ"
+        about = "" if value.sight == "content" else "about "
+        return f"{about}{value.unequal} of its {value.numbers} numbers differ"
     return off(value.relative)
 
 
