@@ -220,7 +220,9 @@ def test_statistics_and_checksums_of_each_dtype(case: str, probe: Probe) -> None
     x = torch.tensor(array).to(getattr(torch, dtype))
     (record,) = probe.around(lambda: x.reshape(2, 1), section={"summary_mode": "md5"}).values()
     keys = ("type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "md5")
-    assert record["input_args"][0] == dict(
+    leaf = record["input_args"][0]
+    assert leaf.keys() - keys <= {"hash", "sketch"}
+    assert {key: leaf[key] for key in keys} == dict(
         zip(
             keys, ("mindspore.Tensor", name, [2], *numbers, f"{zlib.crc32(array.tobytes()):08x}"), strict=True
         )
