@@ -23,6 +23,7 @@ Kind = Literal[
     "powers",  # a function of each number that keeps relative errors of about the same size
     "exponential",  # the relative error of the result is the absolute error of the argument
     "normalises",  # divides by the spread of a row
+    "attends",  # averages of rows of the third tensor, weighted by products of the first two
     "compares",  # the result is whole numbers or truth values, or jumps
     "makes",  # has no tensors among its arguments, or does not use their values
     "unknown",
@@ -133,12 +134,13 @@ _SAME = MappingProxyType(
         "tile": "repeat",
         "unbind": "unstack",
         "clone": "copy",
-        "crossentropy": "softmaxcrossentropywithlogits crossentropyloss linearcrossentropy",
+        "crossentropy": "softmaxcrossentropywithlogits crossentropyloss",
         "mseloss": "mse",
         "nllloss": "nll nllloss2d",
         "l1loss": "l1",
         "attention": "flashattentionscore npufusionattention scaleddotproductattention "
-        "scaleddotproductflashattentionforcpu multiheadattention",
+        "scaleddotproductflashattentionforcpu",
+        "multiheadattention": "multiheadattentionforward",
         "sequential": "sequentialcell",
         "arange": "range",
         "dropout": "dropoutext",
@@ -241,7 +243,8 @@ def _add_curved(add: Callable[..., None]) -> None:
     add("exp exp2 expm1", "exponential")
     add("layernorm groupnorm rmsnorm localresponsenorm", "normalises", degrees=(0.0, 0.5))
     add("batchnorm instancenorm", "normalises", changes_state=True)
-    add("lstm gru rnn lstmcell grucell rnncell attention transformerencoderlayer", "unknown")
+    add("attention", "attends")
+    add("lstm gru rnn lstmcell grucell rnncell multiheadattention transformerencoderlayer", "unknown")
     add(
         "eq ne gt lt ge le logicaland logicalor logicalnot logicalxor isnan isinf isfinite isin and "
         "or xor invert not argmax argmin argsort searchsorted bucketize onehot floor ceil round trunc "
@@ -283,6 +286,7 @@ def _add_makers_and_losses(add: Callable[..., None]) -> None:
         is_loss=True,
     )
     add("ctcloss", "unknown", is_loss=True)
+    add("linearcrossentropy", "unknown")  # a matrix product and its loss in one
 
 
 _TABLE = MappingProxyType(_rows())

@@ -35,11 +35,11 @@ from msprobe.verdict.call_facts import (
 )
 from msprobe.verdict.difference import Difference, difference
 from msprobe.verdict.directions import (
-    CLEAN,
     GAIN,
     NOISE,
     ScaleError,
     Test,
+    Unlike,
     floor_of,
     own_scale_of,
     rounding_tests,
@@ -106,13 +106,21 @@ def assess(findings: Sequence[Finding], graph: Graph) -> Assessed:
     judge = _Judge(seen, coarser, graph)
     for number in order:
         verdicts[number] = judge.call(seen[number])
-    doubts = unlike_others(judge.scales)
+    unlike = unlike_others(judge.scales)
     for call, found in zip(seen, verdicts, strict=True):
         for place, one in enumerate(call):
-            if id(one.pair) in doubts and found[place].level in (ROUNDING, PASSED_ON):
-                words = f"{found[place].reason}; {doubts[id(one.pair)]}"
-                found[place] = found[place]._replace(level=CANNOT_TELL, reason=words)
+            if id(one.pair) in unlike and found[place].level in (ROUNDING, PASSED_ON):
+                found[place] = _beside_others(found[place], unlike[id(one.pair)])
     return Assessed([verdict for found in verdicts for verdict in found], coarser.fact)
+
+
+def _beside_others(verdict: Verdict, unlike: Unlike) -> Verdict:
+    """The verdict of a value whose scale error other calls of the operator do not have."""
+    words = f"{verdict.reason}; {unlike.words}"
+    if unlike.score > 1:
+        return verdict._replace(level=ORIGINATED, reason=f"{words} on the same shapes", score=unlike.score)
+    doubt = "too little to be called a fault, too much to be called usual"
+    return verdict._replace(level=CANNOT_TELL, reason=f"{words}: {doubt}")
 
 
 class Made(NamedTuple):
@@ -358,8 +366,10 @@ class _Judge:
         if reach.is_exact and not mixed and not differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
         worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
-        if bound <= NOISE * value.norm and likely <= CLEAN * unit * value.norm:
-            self._note_scale(seen, operator, unit, own_scale_of(value, own, likely, reach, arguments, errors))
+        if bound <= NOISE * value.norm:
+            shapes = tuple(argument.shape for argument in arguments)
+            own_scale = own_scale_of(value, own, likely, reach, arguments, errors)
+            self._note_scale(seen, operator, unit, shapes, own_scale)
         alone = tests_of(value, unit, floor, own, own, 0.0, own / OUTPUT_ROUNDINGS, reach, (), ())
         error, norm, cancelled = value.relative, value.norm or 1.0, reach.size > 16 * value.norm
         tolerance, explained = own / norm, bound / norm
@@ -384,13 +394,18 @@ class _Judge:
         return verdict._replace(reason=reason.originated(seen.pair, value, worst, sources, tolerance))
 
     def _note_scale(
-        self, seen: Seen, operator: Operator, unit: float, found: tuple[float, float, float] | None
+        self,
+        seen: Seen,
+        operator: Operator,
+        unit: float,
+        shapes: tuple[tuple[int, ...], ...],
+        found: tuple[float, float, float] | None,
     ) -> None:
         """Keep the scale error of a forward call in a coarse dtype, to be held against that of its like."""
         name = seen.pair.place.record.name
         if found is not None and unit > SINGLE and name.direction == FORWARD and not name.is_module:
             key = (operator.concept, name.direction, unit)
-            self.scales.append(ScaleError(key, id(seen.pair), *found))
+            self.scales.append(ScaleError(key, shapes, id(seen.pair), *found))
 
     def _whole(self, seen: Seen, differing: Sequence[Seen], sources: Sequence[Seen]) -> Verdict:
         """Of whole numbers and truth values, and of shapes."""

@@ -18,8 +18,9 @@ from msprobe.verdict.tolerance import INNER_ROUNDINGS, OUTPUT_ROUNDINGS, Argumen
 
 GAIN = 4.0  # times what the table of operators says of an argument's error
 SCALE_GAIN = 3.0  # the same of a scale error, whose sign and size are known better
-FLOOR = 1.25  # roundings of the result's dtype; one toward zero has a scale error of up to 1
+FLOOR = 1.0  # roundings of the result's dtype; one toward zero has a scale error of up to 1
 DEVIATIONS = 12.0  # standard errors that a scale error may be from zero
+FLOOR_DEVIATIONS = 4.0  # the same from the floor: errors that are independent are no further
 SPREAD = 4.0  # times the noise that the scale errors of single rows or channels may have
 PEAK = 16.0  # times the root mean square error that one number may be off
 NOISE = 0.5  # of a value: where rounding and the inputs explain so much of it, its directions say nothing
@@ -76,14 +77,12 @@ def tests_of(
         bent += (likely / norm) ** 2
     if found is not None:
         own_scale, deviation, passed = found
-        yield Test("scale", abs(own_scale), max(floor, DEVIATIONS * deviation) + passed + bent + share)
+        yield Test("scale", abs(own_scale), _least(floor, deviation) + passed + bent + share)
     deviation = value.shift_deviation if value.sight == "content" else deviation
     if value.shift is not None and deviation is not None and value.numbers > 1:
         shifts = [abs(_reaching(argument.value.shift, argument)) for argument in arguments]
         moved = SCALE_GAIN * reach.of(shifts) / norm if arguments else 0.0
-        yield Test(
-            "shift", abs(value.shift), max(floor, DEVIATIONS * deviation) + passed + moved + bent + share
-        )
+        yield Test("shift", abs(value.shift), _least(floor, deviation) + passed + moved + bent + share)
     for spread in (value.by_first, value.by_last):
         if spread is not None:
             noise = SPREAD * spread.noise
@@ -94,6 +93,11 @@ def tests_of(
         ]
         alone = PEAK * bound / math.sqrt(value.numbers) + 2 * INNER_ROUNDINGS * unit * value.peak
         yield Test("number", value.largest, alone + (GAIN * reach.of(largest) if arguments else 0.0))
+
+
+def _least(floor: float, deviation: float) -> float:
+    """What a scale error must be more than: a kernel that rounds toward zero, or errors that are alike."""
+    return max(floor + FLOOR_DEVIATIONS * deviation, DEVIATIONS * deviation)
 
 
 def _deviation(
@@ -171,7 +175,7 @@ def rounding_tests(value: Difference) -> list[Test]:
     if value.sight != "content":
         deviation = tolerance * (value.peak / norm)
     if value.scale is not None and deviation is not None:
-        tests.append(Test("scale", abs(value.scale), max(floor, DEVIATIONS * deviation)))
+        tests.append(Test("scale", abs(value.scale), _least(floor, deviation)))
     return tests
 
 
@@ -181,42 +185,57 @@ def unit_tolerance(value: Difference) -> float:
 
 # ---- beside other calls of the same operator ----
 
-CLEAN = 3.0  # roundings that a result may be off, so that its scale error is its call's own
 LEAST_CALLS = 3  # of one operator, to say what is usual
-UNLIKE = 0.5  # roundings by which the scale error of a call may differ from the usual one
-UNLIKE_DEVIATIONS = 6.0
+CLEAR = 0.25  # roundings: a scale error that is known less well is not held against others
+UNLIKE = 0.5  # roundings that truncation differs by from one set of numbers to another: it makes 0.5 to 1
+OTHER_KERNEL = 0.75  # the same with a margin: more of it means that the same kernel did something else
+UNLIKE_DEVIATIONS = 4.0
 
 
 class ScaleError(NamedTuple):
     """The scale error that one call adds of its own, beside other calls of the same operator."""
 
     operator: tuple[str, str, float]  # concept, direction, unit roundoff
+    shapes: tuple[tuple[int, ...], ...]  # of its arguments: equal ones are computed by the same kernel
     pair: int  # the id of the pair
     own: float
     deviation: float  # its standard error
     passed: float  # what the arguments may add or take
 
 
-def unlike_others(scales: Sequence[ScaleError]) -> dict[int, str]:
+class Unlike(NamedTuple):
+    """A scale error that other calls of the same operator do not have."""
+
+    words: str
+    score: float  # above 1: the same kernel made something else of numbers of the same shapes
+
+
+def unlike_others(scales: Sequence[ScaleError]) -> dict[int, Unlike]:
     """Return the pairs whose scale error is within the tolerance, but not what is usual for the operator.
 
-    A device truncates or approximates in every call of an operator alike. One call that does otherwise may be
-    at fault, by less than can be told from rounding.
+    A device truncates or approximates in every call of an operator alike, and calls of the same shapes are
+    computed by the same kernel.
     """
-    groups: dict[tuple[str, str, float], list[ScaleError]] = defaultdict(list)
-    for scale in scales:
-        groups[scale.operator].append(scale)
-    found: dict[int, str] = {}
-    for (word, _, unit), group in groups.items():
-        if len(group) < LEAST_CALLS:
-            continue
-        usual = statistics.median(scale.own for scale in group)
-        spread = statistics.median(abs(scale.own - usual) for scale in group)
-        for scale in group:
-            most = UNLIKE * unit + UNLIKE_DEVIATIONS * max(scale.deviation, spread) + scale.passed / 4
-            if abs(scale.own - usual) > most:
-                found[scale.pair] = (
-                    f"its scale error is {scale.own:.2g}, that of other calls of {word} {usual:.2g}: "
-                    "too little to be called a fault, too much to be called usual"
-                )
+    found: dict[int, Unlike] = {}
+    for by_shape in (False, True):
+        groups: dict[object, list[ScaleError]] = defaultdict(list)
+        for scale in scales:
+            if scale.deviation <= CLEAR * scale.operator[2]:
+                groups[scale.operator, scale.shapes if by_shape else None].append(scale)
+        for group in groups.values():
+            if len(group) >= LEAST_CALLS:
+                found.update(_unlike(group, by_shape))
     return found
+
+
+def _unlike(group: Sequence[ScaleError], by_shape: bool) -> Iterator[tuple[int, Unlike]]:
+    word, _, unit = group[0].operator
+    for number, scale in enumerate(group):
+        others = [*group[:number], *group[number + 1 :]]
+        usual = statistics.median(other.own for other in others)
+        spread = statistics.median(max(abs(other.own - usual), other.deviation) for other in others)
+        noise = UNLIKE_DEVIATIONS * math.hypot(scale.deviation, spread) + scale.passed / 2
+        apart = abs(scale.own - usual)
+        if apart > UNLIKE * unit + noise:
+            words = f"its scale error is {scale.own:.2g}, that of other calls of {word} {usual:.2g}"
+            yield scale.pair, Unlike(words, apart / (OTHER_KERNEL * unit + noise) if by_shape else 0.0)

@@ -252,6 +252,27 @@ def _normalises(
     return Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, typical=typical)
 
 
+def _attends(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    """Weighted averages of the rows of the third tensor.
+
+    An error of the first or second changes the logarithm of a weight by its product with the other, which
+    moves the average by that share of the numbers that are averaged.
+    """
+    if len(arguments) < 3:
+        return _unknown(operator, result, arguments, plain)
+    values = arguments[2]
+    size = max(values.rms * math.sqrt(max(result.numbers, 1)), result.norm)
+    gains = [result.norm / a.size if a.size else 0.0 for a in arguments]
+    for own, other in ((0, 1), (1, 0)):
+        spread = math.sqrt(max(result.numbers, 1) / arguments[own].numbers)
+        gains[own] = arguments[other].rms * values.rms * spread
+    gains[2] = max(math.sqrt(max(result.numbers, 1) / values.numbers), gains[2])
+    typical = tuple(gain / 2 for gain in gains[:2]) + tuple(in_proportion(result, arguments)[2:])
+    return Reach(row_of(arguments), size, tuple(gains), bends=1.0, typical=typical)
+
+
 def _unknown(
     operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
 ) -> Reach:
@@ -272,9 +293,11 @@ def _loss(result: Difference, arguments: Sequence[Argument], plain: Sequence[flo
     gains[0] = max(
         gains[0], 1.5 / math.sqrt(rows), 1.5 * per_row * math.sqrt(rows) / max(first.rms, 1e-300) / rows
     )
-    return Reach(
-        row_of(arguments), max(result.norm, math.sqrt(max(result.numbers, 1))), tuple(gains), bends=2.0
-    )
+    # Errors that have nothing in common are averaged over the rows; in a row one number and a mean count.
+    independent = 1.5 * math.sqrt(max(result.numbers, 1) / (rows * first.numbers))
+    typical = (independent, *in_proportion(result, arguments)[1:])
+    size = max(result.norm, math.sqrt(max(result.numbers, 1)))
+    return Reach(row_of(arguments), size, tuple(gains), bends=2.0, typical=typical)
 
 
 _Rule = Callable[[Operator, Difference, Sequence[Argument], Sequence[float]], Reach]
@@ -287,4 +310,5 @@ _FORWARD: dict[str, _Rule] = {
     "powers": _powers,
     "exponential": _exponential,
     "normalises": _normalises,
+    "attends": _attends,
 }
