@@ -50,7 +50,14 @@ from msprobe.verdict.directions import (
 from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
-from msprobe.verdict.tolerance import OUTPUT_ROUNDINGS, Argument, Reach, forward_reach, own_rounding
+from msprobe.verdict.tolerance import (
+    OUTPUT_ROUNDINGS,
+    Argument,
+    Reach,
+    forward_reach,
+    own_rounding,
+    usual_rounding,
+)
 
 Level = Literal["same", "rounding", "passed on", "entered", "originated", "cannot tell", "not judged"]
 SAME: Level = "same"
@@ -63,6 +70,9 @@ NOT_JUDGED: Level = "not judged"
 LEVELS = (SAME, ROUNDING, PASSED_ON, ENTERED, ORIGINATED, CANNOT_TELL, NOT_JUDGED)
 
 DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
+# A sum of 16 squares of normal numbers is below a sixth of what is expected once in 100 000 times; its root is
+# below 0.4, and sketches of few large errors scatter more.
+ESTIMATE = 4.0
 COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
 
 
@@ -129,6 +139,7 @@ class Made(NamedTuple):
     value: Difference
     verdict: Verdict
     error: float  # that it likely has, in its unit
+    expected: float = 0.0  # that rounding and the arguments usually make
 
     @property
     def relative(self) -> float:
@@ -147,6 +158,7 @@ class _Judge:
         self._drift = 0.0  # the largest relative error so far
         self.scales: list[ScaleError] = []
         self._likely: dict[int, float] = {}  # by the id of a pair of this call: the error that it likely has
+        self._expected: dict[int, float] = {}  # by the same: what rounding and the arguments usually make
         self._shown: dict[object, Made] = {}  # by content: the same, for recordings that name no makers
         self._made: dict[tuple[str, str], Made] = {}  # by record and slot: what calls gave out
         self._parents = {
@@ -227,7 +239,8 @@ class _Judge:
                 self._drift = max(self._drift, verdict.error)
             if is_output(seen) and seen.pair.target is not None and seen.value.is_known:
                 likely = self._likely.pop(id(seen.pair), self._unseen(seen.value))
-                made = self._made[spot_of(seen)] = Made(seen.value, verdict, likely)
+                expected = self._expected.pop(id(seen.pair), 0.0)
+                made = self._made[spot_of(seen)] = Made(seen.value, verdict, likely, expected)
                 if not seen.value.agrees and (known := content(seen.pair)) is not None:
                     self._shown[known] = made
         return verdicts
@@ -349,17 +362,19 @@ class _Judge:
         unit = max(coarsest((*call, *sources)), self._units.get(str(name), 0.0))
         reach, arguments = self._reach(seen, call, sources, operator)
         errors = [self._error_of(argument) for argument in arguments]
+        largest = list(map(self._largest_error, arguments, errors))
         mixed = is_mixed((*call, *sources)) or self._units.get(str(name), 0.0) > coarsest(call)
         if any(argument.value.is_equal is None for argument in arguments):
             reach = reach._replace(is_exact=False)  # it is not known whether exactly the same went in
         own = own_rounding(reach, value.norm, unit, mixed)
-        reached = reach.of(errors)
-        flipped = flipped_by_decisions(reach, value, arguments, errors, sources)
+        reached = reach.of(largest)
+        flipped = flipped_by_decisions(reach, value, arguments, largest, sources)
         if name.is_module and str(name) in self._has_calls:
             reached *= 8
         bound = own + GAIN * reached + flipped
-        likely = math.hypot(own / OUTPUT_ROUNDINGS, reach.likely(errors), flipped)
+        likely = math.hypot(usual_rounding(reach, value.norm, unit, mixed), reach.likely(errors), flipped)
         self._likely[id(seen.pair)] = self._likely_error(value, likely)
+        self._expected[id(seen.pair)] = likely
         floor = floor_of(reach, value, unit, mixed)
         tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
         tests = _unexcused(tests, differing)
@@ -439,6 +454,16 @@ class _Judge:
         else:
             likely = 1.5 * value.unit * value.norm
         return min(max(value.error, likely), 2 * value.norm)
+
+    def _largest_error(self, argument: Argument, error: float) -> float:
+        """The error that an argument may have: an estimate of it may be too small by chance."""
+        value = argument.value
+        if not value.is_estimated or argument.spot is None:
+            return error
+        makers = self._graph.makers(*argument.spot)
+        found = [self._made[m.name, m.slot] for m in makers if (m.name, m.slot) in self._made]
+        expected = max((made.expected / made.value.norm for made in found if made.value.norm), default=0.0)
+        return max(error, min(expected * value.norm, ESTIMATE * error))
 
     def _unseen(self, value: Difference) -> float:
         """The error of a value that looks equal: where something differs, it may have been rounded once."""

@@ -46,6 +46,7 @@ class Difference(NamedTuple):
     is_odd: bool = False  # NaN or infinity where the other has none
     is_moved: bool = False  # the same numbers at other positions
     least: float = 0.0  # the smallest absolute value, if all numbers have one sign
+    is_estimated: bool = False  # `error` is an estimate from some sums, which may be too small by chance
 
     @property
     def is_known(self) -> bool:
@@ -294,7 +295,7 @@ def _from_sketch(found: Difference, sketched: SketchErrors, golden_norm: float) 
     if found.unit < SINGLE and sketched.relative <= _SKETCH_ROUNDING:
         return found
     error = max(found.error, sketched.relative * golden_norm)
-    return found._replace(sight="sketch", error=error, unequal=None)
+    return found._replace(sight="sketch", error=error, unequal=None, is_estimated=True)
 
 
 def _flipped(found: Difference, sketched: SketchErrors) -> Difference:
