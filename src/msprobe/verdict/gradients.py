@@ -135,16 +135,16 @@ def _back_smooth(operator: Operator, result: Difference, own: Argument | None, g
     gradient = given.gradients[0]
     coherent = result.norm / gradient.size if gradient.size else 0.0
     size, slope = result.norm, max(operator.slope, coherent)
-    if operator.concept == "softmax":
+    if operator.row_total == "numbers":
         slope = max(min(1.0, given.results[0].value.peak) if given.results else 1.0, coherent)
         size = slope * gradient.size
-    elif operator.concept == "logsoftmax":
+    elif operator.row_total == "exponentials":
         size = 2 * gradient.size
 
     def gain(each: Argument) -> float:
         if each is gradient:
             return slope
-        if operator.concept == "softmax":
+        if operator.row_total == "numbers":
             return 2 * size / each.size if each.size and any(each is r for r in given.results) else 0.0
         if any(each is a for a in given.arguments) and not operator.decides:
             return (

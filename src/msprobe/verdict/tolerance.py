@@ -171,27 +171,24 @@ def _multiplies(
     return Reach(count, total, tuple(gains), degree=1.0, slack=1.0)
 
 
-_ADDED_FIRST = frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addr", "addcmul"})
-
-
 def factors_of(
     operator: Operator, arguments: Sequence[Argument]
 ) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
     """The two factors of a product, and what is added to it."""
-    if operator.concept in _ADDED_FIRST:
+    if operator.is_added_first:
         return tuple(arguments[1:3]), tuple(arguments[:1])
     return tuple(arguments[:2]), tuple(arguments[2:])
 
 
 def products_of(operator: Operator, result: Difference, a: Argument, b: Argument) -> float:
     """How many products are added for one number of the result."""
-    if operator.concept in ("mul", "addcmul"):
+    if operator.summed == "none":
         count = 1.0
-    elif operator.concept.startswith("conv"):
+    elif operator.summed == "all but first axis of second":
         count = b.numbers / max(b.shape[0] if b.shape else 1, 1)
-    elif operator.concept == "linear":
+    elif operator.summed == "last axis of second":
         count = float(b.shape[-1]) if b.shape else 1.0
-    elif operator.concept in ("matmul", "addmm", "baddbmm"):
+    elif operator.summed == "last axis of first":
         count = float(a.shape[-1]) if a.shape else 1.0
     else:
         count = math.sqrt(a.numbers * b.numbers / max(result.numbers, 1))
@@ -221,9 +218,9 @@ def row_of(arguments: Sequence[Argument]) -> float:
 def _powers(
     operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
 ) -> Reach:
-    exponent = max([2.0, *(abs(n) for n in plain if operator.concept == "pow" and abs(n) < 64)])
+    exponent = max([2.0, *(abs(n) for n in plain if operator.has_exponent and abs(n) < 64)])
     gains = [exponent * result.norm / a.size if a.size else 0.0 for a in arguments]
-    if operator.concept in ("div", "addcdiv") and len(arguments) >= 2 and arguments[-1].value.least:
+    if operator.divides and len(arguments) >= 2 and arguments[-1].value.least:
         # The error of the largest numerator may meet the smallest divisor: optimizers that divide by the size
         # of the gradient make a whole step of one that is zero but for rounding.
         factor = min(1.0, *(abs(number) for number in plain)) if plain else 1.0
