@@ -7,7 +7,7 @@ import re
 from types import MappingProxyType
 
 from msprobe.name import CallName, call_owner
-from msprobe.operators.row import Operator
+from msprobe.operators.row import Operator, Summed
 from msprobe.operators.table import TABLE
 
 
@@ -19,6 +19,8 @@ def operator_of(name: CallName) -> Operator:
         return Operator(word, communicates=True)
     if row is None or (name.is_module and not row.is_class):
         return _unknown(word, name.is_module)  # users name their modules as they like
+    if row.summed == "last axis of first" and name.prefix in _BY_TYPE:
+        row = row._replace(summed=_BY_SIZES)  # they have a flag to transpose an argument
     return row._replace(overwrites=True) if not row.overwrites and _overwrites(name) else row
 
 
@@ -30,7 +32,7 @@ def operator_named(word: str) -> Operator:
 @functools.lru_cache(maxsize=65_536)
 def concept(name: CallName) -> str:
     """Return one word for what a call does, the same for every framework."""
-    text = name.kind if name.is_module or name.prefix == _PRIMITIVE else name.api
+    text = name.kind if name.is_module or name.prefix in _BY_TYPE else name.api
     word = text.replace("_", "").replace(".", "").lower()
     if text.startswith("__"):
         word = _OF_PYTHON.get(word, word)
@@ -61,7 +63,8 @@ def _unknown(word: str, is_module: bool) -> Operator:
     return Operator(word, is_random=draws and not is_module)
 
 
-_PRIMITIVE = "Primitive"
+_BY_SIZES: Summed = "as many as the sizes say"
+_BY_TYPE = ("Primitive", "Kernel")  # prefixes of MindSpore, where the type stands behind the name
 _COMMUNICATIONS = frozenset({"Distributed", "MintDistributed", "CommunicationFunctional"})  # prefixes
 # What stands before the name of the same thing: `native_layer_norm`, `linalg.diagonal`, `_foreach_add_`.
 _PREFIXES = ("foreach", "native", "npu", "special", "linalg", "fft", "tensor")
@@ -135,6 +138,12 @@ _SAME = MappingProxyType(
         "mean": "reducemean",
         "sum": "reducesum sumtosize",
         "prod": "reduceprod",
+        "momentum": "applymomentum fusedmomentum",
+        "adam": "applyadam bertapplyadam",
+        "adamw": "applyadamw",
+        "adagrad": "applyadagrad applyadagradv2",
+        "rmsprop": "applyrmsprop applycenteredrmsprop",
+        "ftrl": "applyftrl sparseapplyftrl",
         "max": "reducemax",
         "min": "reducemin",
         "any": "reduceany",
@@ -209,7 +218,9 @@ _SAME = MappingProxyType(
 )
 _WORD = MappingProxyType({word: meaning for meaning, words in _SAME.items() for word in words.split()})
 # These are called as others in PyTorch are; the prefixes are those that only MindSpore has for them.
-_OF_MINDSPORE = MappingProxyType({"Functional.gather": "indexselect", "Primitive.gather": "indexselect"})
+_OF_MINDSPORE = MappingProxyType(
+    dict.fromkeys(("Functional.gather", "Primitive.gather", "Kernel.gather"), "indexselect")
+)
 # Operators of Python that change their left side begin like other names: `__iadd__`, but also `__int__`; and
 # `__rand__` is no random number.
 _OF_PYTHON = MappingProxyType(

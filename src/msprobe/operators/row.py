@@ -64,6 +64,7 @@ class Operator(NamedTuple):
     keeps_values: bool = False  # gives values of its one argument as they are, whatever their shape
     overwrites: bool = False  # replaces the content of an argument, whatever it was
     changes_state: bool = False  # updates buffers that it is given, beside its result
+    is_optimizer: bool = False  # replaces the parameters and states that it is given by new ones
     communicates: bool = False  # its result depends on what other ranks gave
 
     # ---- dtypes and shapes ----

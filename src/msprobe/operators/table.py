@@ -31,14 +31,14 @@ def _add_moves(add: Callable[..., None]) -> None:
         "resolveneg liftfresh index embedding maskedfill where choose indexfill filldiagonal nantonum "
         "upsamplenearest maxunpool1d maxunpool2d maxunpool3d atleast1d atleast2d atleast3d alignas alignto "
         "aligntensors positive item numpy pinmemory listtotensor formatcast confusiontranspose fftshift "
-        "ifftshift moetokenpermute",
+        "ifftshift moetokenpermute tensormove stridedslicegrad",
         "moves",
     )
     add("setitem set fill zero one assign", "moves", overwrites=True)
     add("maskedselect nonzero unique uniqueconsecutive argwhere", "moves", shapes_by_value=True, decides=True)
     add("nonzerostatic uniquewithpad", "moves", decides=True)
     add("shuffle randomshuffle", "moves", is_random=True)
-    add("relugrad", "moves", decides=True)
+    add("relugrad", "moves", decides=True)  # of the gradient, where the result was positive
 
 
 def _add_linear(add: Callable[..., None]) -> None:
@@ -72,7 +72,8 @@ def _add_linear(add: Callable[..., None]) -> None:
     )
     add("addbmm addmv addr", "multiplies", is_added_first=True, is_lowered=True)
     add(
-        "rmatmul mv dot vdot multidot chainmatmul einsum bilinear hspmm smm sspaddmm",
+        "rmatmul mv dot vdot multidot chainmatmul einsum bilinear hspmm smm sspaddmm conv2dbackpropinput "
+        "conv2dbackpropfilter conv3dbackpropinput conv3dbackpropfilter",
         "multiplies",
         is_lowered=True,
     )
@@ -181,6 +182,11 @@ def _add_unknown(add: Callable[..., None]) -> None:
     add("lstm gru rnn attention multiheadattention transformerencoderlayer", "unknown")
     add("lstmcell grucell rnncell rnntanhcell rnnrelucell", "unknown", is_lowered=True)
     add("nextafter frexp", "unknown", reads_bits=True)
+    add(
+        "sgd momentum adam adamw adamweightdecay adagrad rmsprop ftrl lamb fusedsgd fusedadam fusedadamw",
+        "unknown",
+        is_optimizer=True,
+    )
     add(
         "crossentropy linearcrossentropy nllloss bce bcewithlogits mseloss l1loss smoothl1loss huberloss "
         "kldiv gaussiannllloss poissonnllloss softmarginloss hingeembeddingloss marginrankingloss "
