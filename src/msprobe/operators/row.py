@@ -13,6 +13,7 @@ Kind = Literal[
     "smooth",  # a function of each number, or of each row, whose slope is at most `slope`
     "powers",  # a function of each number that keeps relative errors of about the same size
     "exponential",  # the relative error of the result is the absolute error of the argument
+    "logarithm",  # the absolute error of the result is the relative error of the argument
     "normalises",  # divides by the spread of a row
     "compares",  # the result is whole numbers or truth values, or jumps
     "makes",  # has no tensors among its arguments, or does not use their values
@@ -48,6 +49,8 @@ class Operator(NamedTuple):
     bounded: float = 0.0  # no number of the result is larger than this; 0: no such bound
     degrees: tuple[float, float] | None = None  # of "smooth": the result grows by this power of the argument
     is_mean: bool = False  # of "sums": divided by the number of summands
+    is_running: bool = False  # each number of the result is made of all that come before it along an axis
+    may_repeat: bool = False  # of "moves": a number may be taken several times, so that its gradient is a sum
     summed: Summed = "as many as the sizes say"  # of "multiplies"
     is_added_first: bool = False  # of "multiplies": its first argument is added to the product of the others
     divides: bool = False  # of "powers": its last argument is the divisor

@@ -116,7 +116,7 @@ def _add_curved(add: Callable[..., None]) -> None:
     add(
         "var std varmean stdmean norm vectornorm matrixnorm frobeniusnorm normexceptdim normalize renorm "
         "clipbynorm clipbyglobalnorm dist cdist pdist cosinesimilarity pairwisedistance lppool1d lppool2d "
-        "lppool3d sqrt rsqrt square reciprocal log log2 log10 log1p tan hypot sinh cosh ldexp",
+        "lppool3d sqrt rsqrt square reciprocal log1p hypot ldexp",
         "powers",
     )
     # These keep the norm of what they are given up to a factor, and so its relative error.
@@ -127,7 +127,8 @@ def _add_curved(add: Callable[..., None]) -> None:
     )
     add("div addcdiv xdivy", "powers", divides=True)
     add("pow floatpower", "powers", has_exponent=True)
-    add("exp exp2 expm1", "exponential")
+    add("exp exp2", "exponential")
+    add("log log2 log10", "logarithm")
     add("layernorm groupnorm rmsnorm localresponsenorm", "normalises", degrees=(0.0, 0.5))
     add("batchnorm instancenorm", "normalises", changes_state=True)
 
@@ -182,6 +183,7 @@ def _add_unknown(add: Callable[..., None]) -> None:
     add("lstm gru rnn attention multiheadattention transformerencoderlayer", "unknown")
     add("lstmcell grucell rnncell rnntanhcell rnnrelucell", "unknown", is_lowered=True)
     add("nextafter frexp", "unknown", reads_bits=True)
+    add("expm1 sinh cosh tan", "unknown")  # as their argument, and as its exponential, or with poles
     add(
         "sgd momentum adam adamw adamweightdecay adagrad rmsprop ftrl lamb fusedsgd fusedadam fusedadamw",
         "unknown",
@@ -205,6 +207,9 @@ _COLUMNS = MappingProxyType(
         "scalartensor scatter setitem tensor where",
         "casts": "to reshape clone set numpy",  # `view`, `copy_` and the like may be given a dtype
         "is_lowered": "attention prelu",
+        "is_running": "cumsum cumprod",
+        "may_repeat": "getitem index indexselect gather gathernd takealongdim take embedding asstrided pad "
+        "repeatinterleave unfold choose upsamplenearest",
         "is_shape": "shape size rank ndim numel dim dynshape",
         "keeps_values": "reshape permute unsqueeze squeeze expand broadcastto getitem contiguous to clone "
         "detach stopgradient identity dropout",

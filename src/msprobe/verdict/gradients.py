@@ -88,18 +88,22 @@ def _back_linear(operator: Operator, result: Difference, own: Argument | None, g
     factor = (
         largest_factor(given.plain) if operator.kind == "adds" and own is not None and own.position else 1.0
     )
+    # Where numbers may be taken several times, as rows of an embedding are, up to all may be added for one.
+    rows = 1.0
+    if operator.may_repeat and own is not None and given.gradients:
+        rows = given.gradients[0].numbers / row_of([own])
     # Errors that have one cause may have one sign in all summands.
     gains = _gains(given, lambda each: factor * math.sqrt(count) if _is_gradient(each, given) else 0.0)
     typical = _gains(given, lambda each: max(factor, coherent) if _is_gradient(each, given) else 0.0)
     return Reach(
-        count,
+        min(max(count, rows), MOST_SUMMANDS),
         max(result.norm, came),
         gains,
         degree=1.0 if count == 1 else 0.0,
         slack=1.0,
         flips=FLIP_SHARE if operator.decides else 0.0,
         typical=typical,
-        is_exact=operator.kind == "moves" and count == 1,
+        is_exact=operator.kind == "moves" and count == 1 and not operator.may_repeat,
         is_part=any(gradient.numbers != result.numbers for gradient in given.gradients),
     )
 
@@ -204,5 +208,6 @@ _BACKWARD: dict[str, _BackRule] = {
     "smooth": _back_smooth,
     "powers": _back_powers,
     "exponential": _back_powers,
+    "logarithm": _back_powers,
     "normalises": _back_normalises,
 }

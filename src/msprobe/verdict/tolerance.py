@@ -141,14 +141,26 @@ def _sums(
     if not arguments:
         return Reach(1, result.norm, ())
     first = arguments[0]
-    count = min(max(1.0, first.numbers / max(result.numbers, 1)), MOST_SUMMANDS)
+    count = _summands(operator, result, first, plain)
     share = count if operator.is_mean else 1.0
     coherent = result.norm / first.size if first.size else 0.0
     # Errors that have one cause may have one sign in all summands.
     gains = tuple(math.sqrt(count) / share * spread_of(result, a) for a in arguments)
     typical = tuple(max(1 / share, coherent) * spread_of(result, a) for a in arguments)
     size = max(first.size / share, result.norm)
+    if operator.is_running:  # an error goes into all numbers behind it
+        typical, size = gains, max(math.sqrt(count) * first.size, result.norm)
     return Reach(count, size, gains, degree=1.0, slack=1.0, typical=typical)
+
+
+def _summands(operator: Operator, result: Difference, argument: Argument, plain: Sequence[float]) -> float:
+    """How many numbers of its one argument an operator takes for one number of the result."""
+    count = max(1.0, argument.numbers / max(result.numbers, 1))
+    if operator.is_running:
+        shape = argument.shape or (1,)
+        named = len(plain) == 1 and -len(shape) <= plain[0] < len(shape)  # the axis is its one plain number
+        count = float(shape[int(plain[0])] if named else max(shape))
+    return min(count, MOST_SUMMANDS)
 
 
 def _multiplies(
@@ -156,8 +168,9 @@ def _multiplies(
 ) -> Reach:
     factors, added = factors_of(operator, arguments)
     if len(factors) < 2:
-        gains_of_one = tuple(result.norm / a.size if a.size else 0.0 for a in arguments)
-        return Reach(1, result.norm, gains_of_one, degree=1.0, slack=1.0)
+        count = max((_summands(operator, result, a, plain) for a in arguments), default=1.0)
+        gains_of_one = in_proportion(result, arguments, math.sqrt(count))  # their relative errors add up
+        return Reach(count, result.norm, gains_of_one, degree=1.0, slack=1.0)
     a, b = factors
     count = products_of(operator, result, a, b)
     size = max(math.sqrt(count) * a.rms * b.rms * math.sqrt(max(result.numbers, 1)), result.norm)
@@ -237,6 +250,17 @@ def _exponential(
     return Reach(1, result.norm, tuple(result.peak for _ in arguments), bends=1.0, typical=typical)
 
 
+def _logarithm(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    # Of numbers near 1 the logarithm is small, and its error is not. An error that does not shrink with the
+    # numbers weighs more in the small ones: hence 4.
+    size = max(result.norm, math.sqrt(max(result.numbers, 1)))
+    gains = tuple(4 * size / a.size if a.size else 0.0 for a in arguments)
+    typical = tuple(size / a.size if a.size else 0.0 for a in arguments)
+    return Reach(1, size, gains, bends=1.0, typical=typical)
+
+
 def _normalises(
     operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
 ) -> Reach:
@@ -256,7 +280,12 @@ def _unknown(
         return _loss(result, arguments, plain)
     gains = in_proportion(result, arguments, UNKNOWN_GAIN)
     return Reach(
-        row_of(arguments), result.norm, gains, bends=4.0, typical=in_proportion(result, arguments, 1.5)
+        row_of(arguments),
+        result.norm,
+        gains,
+        bends=4.0,
+        flips=FLIP_SHARE if operator.decides else 0.0,
+        typical=in_proportion(result, arguments, 1.5),
     )
 
 
@@ -283,5 +312,6 @@ _FORWARD: dict[str, _Rule] = {
     "smooth": _smooth,
     "powers": _powers,
     "exponential": _exponential,
+    "logarithm": _logarithm,
     "normalises": _normalises,
 }
