@@ -166,6 +166,8 @@ def test_facts_that_follow_from_the_name() -> None:
         name("Primitive.net.a.RandomSomething")
     ).is_random  # no row, and yet no chance is taken
     assert not operator_of(name("Aten.rrelu_with_noise_backward")).is_random
+    assert not operator_of(name("Torch.grid_sampler_2d")).is_random
+    assert not operator_of(name("Functional.pixel_shuffle")).is_random
 
 
 def test_modules_of_users_have_no_row() -> None:

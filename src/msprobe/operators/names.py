@@ -212,6 +212,7 @@ _SAME = MappingProxyType(
         "cdist": "cdistforward euclideandist",
         "pdist": "pdistforward",
         "sort": "sortv2",
+        "gridsample": "gridsampler gridsampler2d gridsampler3d",
         "scatter": "scatterelements",
         "set": "setdata",
     }

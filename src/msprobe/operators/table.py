@@ -180,7 +180,7 @@ def _add_makers(add: Callable[..., None]) -> None:
 
 def _add_unknown(add: Callable[..., None]) -> None:
     """Operators of several steps, for which no single kind holds; losses among them."""
-    add("lstm gru rnn attention multiheadattention transformerencoderlayer", "unknown")
+    add("lstm gru rnn attention multiheadattention transformerencoderlayer gridsample", "unknown")
     add("lstmcell grucell rnncell rnntanhcell rnnrelucell", "unknown", is_lowered=True)
     add("nextafter frexp", "unknown", reads_bits=True)
     add("expm1 sinh cosh tan", "unknown")  # as their argument, and as its exponential, or with poles
