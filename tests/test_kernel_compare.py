@@ -14,6 +14,9 @@ import pytest
 from cross_case import Crossed, crossed
 from msprobe.analyse.measure import measure_tensors
 from msprobe.cli.main import main
+from msprobe.report.columns import VERDICT
+from msprobe.store.kernel_summary import summarise
+from msprobe.store.kernels_dir import kernel_folders
 from msprobe.store.tensor_file import StoredTensor
 
 __all__ = ["crossed"]
@@ -77,7 +80,7 @@ def test_tensors_of_kernels_have_the_numbers_of_the_release(crossed: Crossed, tm
     ours = {Path(row["NPU Name"]).name: row for row in shown(tmp_path / "out", "0_1")}
     theirs = {Path(row["NPU Name"]).name: row for row in crossed.table("kernel_all", "_0_1")}
     assert ours.keys() == theirs.keys()
-    assert list(next(iter(ours.values()))) == list(next(iter(theirs.values())))
+    assert list(next(iter(ours.values()))) == [*next(iter(theirs.values())), *VERDICT]
     wrong = [
         (name, header, ours[name][header], cell)
         for name, row in theirs.items()
@@ -95,7 +98,7 @@ def test_statistics_of_kernels_have_the_numbers_of_the_release(crossed: Crossed,
     folders = crossed.kernels("statistic_csv/a"), crossed.kernels("statistic_csv/b")
     assert command(request(tmp_path, *folders, rank_id=[0]), tmp_path / "out") == 0
     ours, theirs = shown(tmp_path / "out", "0_0"), crossed.table("kernel_stat", "_0_0")
-    assert [list(row) for row in ours] == [list(row) for row in theirs]
+    assert [list(row) for row in ours] == [[*row, *VERDICT] for row in theirs]
     wrong = [
         (header, mine[header], cell)
         for mine, row in zip(ours, theirs, strict=True)
@@ -154,7 +157,7 @@ def test_the_ranks_and_steps_that_are_asked_for(
         pytest.param(
             {"rank_id": []},
             ["-s", "-c"],
-            "are compared with -i and -o alone; leave out --stack_mode, --compare_only.",
+            "compared with -i, -o, --csv, --json, --junit and --fail-on alone; leave out --stack_mode, --c",
             marks=pytest.mark.spec("K022", "MSs"),
         ),
     ],
@@ -207,7 +210,7 @@ def test_a_kernel_that_is_complex_in_one_run_alone(tmp_path: Path) -> None:
     """A complex number is two, so that whoever counts the elements of one run reads beyond the other's."""
     dump(tmp_path / "a", 0, 0, first=ONES.astype(np.complex64), second=ONES)
     dump(tmp_path / "b", 0, 0, first=ONES, second=ONES.astype(np.complex64))
-    assert command(request(tmp_path, tmp_path / "a", tmp_path / "b", rank_id=[]), tmp_path / "out") == 0
+    assert command(request(tmp_path, tmp_path / "a", tmp_path / "b", rank_id=[]), tmp_path / "out") == 2
     assert [row["Err_message"] for row in shown(tmp_path / "out", "0_0")] == [
         "The dtypes differ: complex64 and float32.",
         "The dtypes differ: float32 and complex64.",
@@ -265,3 +268,186 @@ def test_a_table_that_is_none_is_one_sentence(
     said = capsys.readouterr().err
     assert f"{name} is no table of a kernel dump: field larger than field limit" in said
     assert len(said.splitlines()) == 1
+
+
+# ---- our verdict ----
+
+
+class Machine:
+    """Runs a small training step and dumps its kernels, as MindSpore does: inputs, then outputs."""
+
+    def __init__(self, folder: Path, *, noise: int = 0, wrong: str = "", outputs_only: bool = False) -> None:
+        self._place = folder / "rank_0/Net/0/1"
+        self._place.mkdir(parents=True)
+        self._random = np.random.default_rng(noise) if noise else None
+        self._wrong, self._outputs_only = wrong, outputs_only
+        self._time = 1_794_769_698_838_000
+
+    def kernel(self, op_type: str, name: str, result: Any, *inputs: Any) -> Any:
+        """Dump a kernel; every number of its result may be rounded otherwise, and that of one is wrong."""
+        result = np.asarray(result, np.float32)
+        if self._random is not None and op_type not in ("ReluGrad", "ReLU"):
+            steps = self._random.integers(-1, 2, result.shape)
+            result = (result * (1 + steps * 2.0**-23)).astype(np.float32)
+        if self._wrong == name:
+            result = (result * np.float32(1.02)).astype(np.float32)
+        for side, values in (("input", () if self._outputs_only else inputs), ("output", (result,))):
+            for number, value in enumerate(values):
+                self._save(op_type, name, side, number, np.asarray(value))
+        return result
+
+    def _save(self, op_type: str, name: str, side: str, number: int, value: np.ndarray[Any, Any]) -> None:
+        self._time += 300
+        kind = value.dtype.name.capitalize()
+        np.save(
+            self._place / f"{op_type}.{name}.0.0.{self._time}.{side}.{number}.DefaultFormat.{kind}.npy", value
+        )
+
+    def step(self) -> None:
+        random = np.random.default_rng(16)
+        x, w1, b1, w2 = (
+            random.standard_normal(shape).astype(np.float32) for shape in ((32, 24), (48, 24), (48,), (8, 48))
+        )
+        off, on = np.bool_(False), np.bool_(True)
+        z = self.kernel("MatMul", "Default_fc1_MatMul-op0", x @ w1.T, x, w1, off, on)
+        y = self.kernel("BiasAdd", "Default_fc1_BiasAdd-op0", z + b1, z, b1)
+        h = self.kernel("ReLU", "Default_relu_ReLU-op0", np.maximum(y, 0), y)
+        out = self.kernel("MatMul", "Default_fc2_MatMul-op0", h @ w2.T, h, w2, off, on)
+        loss = self.kernel("Square", "Default_loss_Square-op0", out * out, out)
+        self.kernel("ReduceMean", "Default_loss_ReduceMean-op0", loss.mean(), loss)
+        dout = self.kernel(
+            "Mul", "Gradients_loss_Mul-op0", out * np.float32(2 / out.size), out, np.float32(2 / out.size)
+        )
+        dw2 = self.kernel("MatMul", "Gradients_fc2_MatMul-op1", dout.T @ h, dout, h, on, off)
+        dh = self.kernel("MatMul", "Gradients_fc2_MatMul-op0", dout @ w2, dout, w2, off, off)
+        dy = self.kernel("ReluGrad", "Gradients_relu_ReluGrad-op0", dh * (h > 0), dh, h)
+        db1 = self.kernel("BiasAddGrad", "Gradients_fc1_BiasAddGrad-op0", dy.sum(0), dy)
+        dw1 = self.kernel("MatMul", "Gradients_fc1_MatMul-op1", dy.T @ x, dy, x, on, off)
+        lr = np.float32(0.1)
+        for name, weight, gradient in (("op0", w2, dw2), ("op1", b1, db1), ("op2", w1, dw1)):
+            after = (weight - lr * gradient).astype(np.float32)
+            if self._wrong == f"Default_optimizer_SGD-{name}":
+                after = (weight - np.float32(2) * lr * gradient).astype(np.float32)
+            for side, values in (("input", (after, gradient, lr)), ("output", (after,))):
+                for number, value in enumerate(values):
+                    if side == "output" or not self._outputs_only:
+                        self._save("SGD", f"Default_optimizer_SGD-{name}", side, number, np.asarray(value))
+            self._save("Parameter", f"weight_{name}", "output", 0, after)
+
+
+def judged(folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    file = request(folder, folder / "a", folder / "b", rank_id=[])
+    status = command(file, folder / "out", "--json", str(folder / "summary.json"), *more)
+    return status, json.loads((folder / "summary.json").read_text())
+
+
+KERNELS = (
+    "Default_fc1_MatMul-op0",
+    "Default_fc1_BiasAdd-op0",
+    "Default_relu_ReLU-op0",
+    "Default_loss_ReduceMean-op0",
+    "Gradients_fc2_MatMul-op1",
+    "Gradients_relu_ReluGrad-op0",
+    "Gradients_fc1_BiasAddGrad-op0",
+    "Gradients_fc1_MatMul-op1",
+    "Default_optimizer_SGD-op1",
+)
+
+
+# Where everything rounds otherwise, a few numbers of a small ReluGrad may flip: more than 2 % of its
+# norm; and what an optimizer makes of gradients that are not equal cannot be told.
+NOISY = [kernel for kernel in KERNELS if "ReluGrad" not in kernel and "SGD" not in kernel]
+
+
+@pytest.mark.parametrize(("wrong", "noise"), [*((k, 0) for k in KERNELS), *((k, 1) for k in NOISY)])
+def test_a_wrong_kernel_is_named(tmp_path: Path, wrong: str, noise: int) -> None:
+    """Scaled by 1.02, or with twice the learning rate; with noise every kernel also rounds otherwise."""
+    Machine(tmp_path / "a", noise=noise, wrong=wrong).step()
+    Machine(tmp_path / "b").step()
+    status, found = judged(tmp_path, "--fail-on", "divergence")
+    assert (status, found["diverged"]) == (1, True)
+    assert found["culprit"]["name"].startswith(f"Kernel.{wrong}.")
+    assert found["culprit"]["verdict"] == "originated"
+    if not noise:
+        assert found["first_not_equal"]["name"] == found["culprit"]["name"]
+
+
+def test_an_optimizer_of_unequal_gradients_is_no_all_clear(tmp_path: Path) -> None:
+    Machine(tmp_path / "a", noise=1, wrong="Default_optimizer_SGD-op0").step()
+    Machine(tmp_path / "b").step()
+    status, found = judged(tmp_path, "--fail-on", "divergence")
+    assert (status, found["diverged"], found["culprit"]) == (1, "cannot tell", None)
+
+
+@pytest.mark.parametrize("noise", [0, 1, 2, 3])
+def test_sound_kernels_have_no_culprit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: int
+) -> None:
+    Machine(tmp_path / "a", noise=noise).step()
+    Machine(tmp_path / "b").step()
+    status, found = judged(tmp_path, "--fail-on", "divergence")
+    assert (status, found["diverged"], found["suspects"]) == (0, False, [])
+    assert capsys.readouterr().out.startswith("No divergence: ")
+    rows = shown(tmp_path / "out", "0_1")
+    assert {row["Verdict"] for row in rows} <= {"same", "rounding", "passed on"}
+
+
+def test_kernels_of_which_only_results_were_dumped(tmp_path: Path) -> None:
+    Machine(tmp_path / "a", wrong="Default_fc2_MatMul-op0", outputs_only=True).step()
+    Machine(tmp_path / "b", outputs_only=True).step()
+    _, found = judged(tmp_path)
+    culprit = found["culprit"]
+    assert culprit["name"] == "Kernel.Default_fc2_MatMul-op0.MatMul.0.forward"
+    assert culprit["reason"].endswith("its inputs were not dumped, and no value before it differs")
+    assert [each["name"] for each in found["suspects"]] == [culprit["name"]]
+
+
+def test_kernels_of_which_only_statistics_were_dumped(tmp_path: Path) -> None:
+    Machine(tmp_path / "a", wrong="Default_fc2_MatMul-op0").step()
+    Machine(tmp_path / "b").step()
+    for run in ("a", "b"):
+        (folder,) = kernel_folders(tmp_path / run)
+        summarise(folder)
+    status, found = judged(tmp_path, "--fail-on", "divergence")
+    assert (status, found["culprit"]["name"]) == (1, "Kernel.Default_fc2_MatMul-op0.MatMul.0.forward")
+    assert shown(tmp_path / "out", "0_1")[0]["Verdict"] == "same"
+
+
+def test_kernels_without_a_counterpart_are_no_pass(tmp_path: Path) -> None:
+    dump(tmp_path / "a", 0, 1, here=ONES)
+    dump(tmp_path / "b", 0, 1, there=ONES)
+    status, found = judged(tmp_path)
+    assert (status, found["counts"]["not_judged"]) == (2, 2)
+
+
+def test_kernels_of_two_graphs_have_names_of_their_own(tmp_path: Path) -> None:
+    for run, factor in (("a", 2.0), ("b", 1.0)):
+        for graph, value in ((0, 1.0), (1, factor)):
+            place = tmp_path / run / f"rank_0/Net/{graph}/1"
+            place.mkdir(parents=True)
+            np.save(
+                place / f"Add.Default_Add-op0.0.0.{10 - graph}.output.0.DefaultFormat.Float32.npy",
+                value * ONES,
+            )
+    _, found = judged(tmp_path)
+    assert found["culprit"]["name"] == "Kernel.Net.1.Default_Add-op0.Add.0.forward"
+
+
+def test_a_real_pair_with_another_weight(
+    crossed: Crossed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One number of a weight was changed before training: that weight comes in different."""
+    file = request(tmp_path, crossed.kernels("b"), crossed.kernels("a"), rank_id=[], step_id=[])
+    more = ("--json", str(tmp_path / "summary.json"), "--junit", str(tmp_path / "junit.xml"), "--csv")
+    assert command(file, tmp_path / "out", *more) == 0
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert found["culprit"]["name"].endswith("_fc1-Dense_MatMul-op0.MatMul.0.forward")
+    assert (found["culprit"]["slot"], found["culprit"]["verdict"]) == ("input.1", "entered")
+    assert len(found["suspects"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "First divergence: Kernel.Default_network-WithLossCell__backbone-Net_fc1-Dense_MatMul"
+    )
+    assert said.index("By the fixed rules of the specification:") < said.index("do not reach accuracy")
+    assert b"<failure " in (tmp_path / "junit.xml").read_bytes()
+    assert [path.suffix for path in (tmp_path / "out").iterdir()] == [".csv"]

@@ -10,8 +10,8 @@ from made_runs import call, made, tensor
 from msprobe.compare import compare
 from msprobe.name import CallName
 from msprobe.pairing.arguments import mean_the_same
-from msprobe.pairing.concept import are_defined_alike
 from msprobe.pairing.mapping import NO_MAPPINGS, ApiMapping, DataMapping, Line, Mappings
+from msprobe.pairing.roles import are_defined_alike
 from msprobe.record import Header, Leaf, Record, plain_leaf
 
 MINDSPORE = Header("statistics", "L1", "mindspore")

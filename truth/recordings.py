@@ -22,7 +22,7 @@ READING |= {
     "compare_kernels.py",
     "compare_request.py",
 }
-READING |= {"graph.py", "operators.py", "mapping_file.py", "screen.py", "text.py", "plural.py", "replay.py"}
+READING |= {"graph.py", "operators", "mapping_file.py", "screen.py", "text.py", "plural.py", "replay.py"}
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Any
 
 from msprobe.analyse.measure import values_of
 from msprobe.name import FORWARD, CallName
+from msprobe.operators import operator_of
 from msprobe.record import Frame, Leaf, Recording, Stack
 from msprobe.store.dump_json import decode_leaf
 from msprobe.store.line_file import Line, LineFile
@@ -19,11 +20,6 @@ _PLAIN = re.compile(r"<class '(\w{1,40})'>")
 _LINE = (
     "a line of a ptdbg_ascend dump: such a line is a list of JSON, not too long, which begins with a name as "
     "Functional_linear_0_forward_input.0. Pickles are never loaded."
-)
-# They give a tuple also where it holds one tensor; the old names count what is in a tuple, and nothing else.
-_GIVE_TUPLES = frozenset(
-    {"split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk", "unsafe_chunk"}
-    | {"unsafe_split", "unsafe_split_with_sizes", "unbind", "broadcast_tensors", "meshgrid"}
 )
 
 
@@ -45,7 +41,8 @@ def call_text(name: CallName) -> str:
 def line_text(name: CallName, slot: str, outputs: int) -> str:
     """The name of a tensor's line and file; `outputs`: how many outputs the call has."""
     alone = slot == "output.0" and outputs == 1 and name.direction == FORWARD
-    single = alone and name.api.strip("_") not in _GIVE_TUPLES
+    # The old names count what is in a tuple, and nothing else.
+    single = alone and not operator_of(name).gives_tuple
     return f"{call_text(name)}_{'output' if single else slot}"
 
 

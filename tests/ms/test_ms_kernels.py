@@ -172,6 +172,40 @@ def test_the_kernels_of_two_runs_are_compared(record: Record, tmp_path: Path) ->
     assert "Unmatched" not in result.values()
 
 
+def summary(target: Path, golden: Path, folder: Path, status: int) -> Any:
+    request = {"npu_path": str(target), "bench_path": str(golden), "rank_id": [0], "step_id": [0]}
+    (folder / "compare.json").write_text(json.dumps(request))
+    options = ["-i", str(folder / "compare.json"), "-o", str(folder / "out")]
+    more = ["--json", str(folder / "summary.json"), "--fail-on", "divergence"]
+    assert main(["-f", "mindspore", "compare", *options, *more]) == status
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_equal_kernels_do_not_diverge(record: Record, tmp_path: Path) -> None:
+    run = record("static_sample")
+    found = summary(run.dump, run.dump, tmp_path, 0)
+    assert (found["diverged"], found["culprit"], found["first_not_equal"]) == (False, None, None)
+    assert found["counts"]["same"] == found["counts"]["places"] == 113
+
+
+def test_a_weight_that_differs_is_named_at_the_kernel_that_takes_it(record: Record, tmp_path: Path) -> None:
+    found = summary(record("changed_weight").dump, record("static_sample").dump, tmp_path, 1)
+    assert found["culprit"]["name"].endswith("fc1-Dense_MatMul-op0.MatMul.0.forward")
+    assert (found["culprit"]["slot"], found["culprit"]["verdict"]) == ("input.1", "entered")
+    assert [each["name"] for each in found["suspects"]] == [found["culprit"]["name"]]
+
+
+def test_a_kernel_whose_result_is_wrong_is_named(record: Record, tmp_path: Path) -> None:
+    run = record("static_sample")
+    copy = shutil.copytree(run.dump, tmp_path / "wrong")
+    (path,) = copy.glob("rank_0/Net/0/0/MatMul.*_fc2-Dense_Grad_MatMul_MatMul-op0.*output.0*.npy")
+    np.save(path, np.load(path) * np.float32(1.02))
+    found = summary(copy, run.dump, tmp_path, 1)
+    assert found["culprit"]["name"].endswith("_fc2-Dense_Grad_MatMul_MatMul-op0.MatMul.0.forward")
+    assert (found["culprit"]["slot"], found["culprit"]["verdict"]) == ("output.0", "originated")
+    assert found["first_not_equal"]["name"] == found["culprit"]["name"]
+
+
 STATISTICS = {
     "list": [
         r"name-regex(.*fc\d-Dense/MatMul.*)",

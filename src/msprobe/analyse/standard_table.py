@@ -2,6 +2,7 @@
 
 Sources: [8.3.3] the lists that mindstudio-probe 8.3.3 ships, and the tables that it writes; [2024] the
 accuracy checker of 2024. Where they differ the newer one holds. APIs are named without prefix and count.
+These lists are specified by name; what operators do is in operators/.
 """
 
 from __future__ import annotations
@@ -66,23 +67,9 @@ ULP = _names(
 # [2024] and [8.3.3].
 THOUSANDTH = frozenset({"conv1d", "conv2d"})
 
-# Ours: what cannot be compared element by element, by name.
-DROPOUTS = _names(
-    "dropout dropout_ dropout1d dropout2d dropout3d feature_dropout feature_dropout_ native_dropout"
-)
-UNINITIALISED = _names(
-    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_"
-)
-# Ours: whose result has the dtype that they are told, and not the one they compute in.
-CASTS = _names("to type type_as half bfloat16 float double view copy_ set_ numpy")
-# Ours: whose eps is by default that of the dtype they compute in, and its place among the arguments.
+# Ours: whose eps is by default that of the dtype they compute in, and its place among the arguments: of the
+# function of torch, not of what it computes.
 EPS_BY_DTYPE = MappingProxyType({"rms_norm": 3})
-# The manual of torch.autocast: what is computed in the lower precision, whatever comes in.
-LOWERED = ULP | _names(
-    "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution einsum "
-    "prelu scaled_dot_product_attention addmv addr __rmatmul__ multi_dot vdot dot gru_cell lstm_cell "
-    "rnn_tanh_cell rnn_relu_cell"
-)
 
 
 def limits_of(dtype: str) -> Limits:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 from msprobe.name import CallName
+from msprobe.operators import operator_of
 from msprobe.record import Leaf
 
 VERDICTS = PRODUCER, PASSED_ON, ENTERED = "producer", "passed on", "entered"
@@ -21,18 +22,6 @@ NAN, INF, MINUS_INF = "nan", "inf", "-inf"
 NONE: Kinds = frozenset()
 ANY: Kinds = frozenset({NAN, INF, MINUS_INF})
 MASKED: Kinds = frozenset({MINUS_INF})  # what a mask holds that was made elsewhere, and no accident does
-
-# They put a number where they are told to: one that is infinite is meant to be. Written without underscores
-# at either end, so that each stands for its in-place form as well.
-_FILLING = frozenset(
-    {"fill", "fills", "fill_diagonal", "full", "full_like", "index_fill", "masked_fill", "new_full"}
-    | {"nan_to_num", "pad", "scalar_tensor", "scatter", "setitem", "tensor", "where"}
-)
-# What they give was never written: whatever the memory held before.
-_UNINITIALISED = frozenset(
-    {"empty", "empty_like", "empty_permuted", "empty_strided", "empty_with_format", "new_empty"}
-    | {"new_empty_strided", "resize", "resize_as"}
-)
 
 
 class Seen(NamedTuple):
@@ -71,12 +60,12 @@ def _kinds_of_number(value: float) -> Kinds:
 
 def excuse_of_number(name: CallName, kinds: Kinds) -> Kinds:
     """A number that a program writes into a call: -inf is a mask everywhere, inf only where it fills."""
-    return (kinds - {NAN}) if _plain(name) in _FILLING else kinds & MASKED
+    return (kinds - {NAN}) if operator_of(name).fills else kinds & MASKED
 
 
 def judge(name: CallName, inputs: Iterable[Seen], found: Kinds) -> Opinion:
     """Of a forward call by itself; `found` is what its outputs hold. `entered` is for the caller to tell."""
-    if _plain(name) in _UNINITIALISED:
+    if operator_of(name).is_undefined:
         return Opinion(excused=ANY)
     excused: set[str] = set()
     for seen in inputs:
@@ -88,7 +77,3 @@ def judge(name: CallName, inputs: Iterable[Seen], found: Kinds) -> Opinion:
     if name.is_module and found == MASKED:
         return Opinion(excused=MASKED)  # nobody sees what it did inside, and accidents leave other kinds too
     return Opinion(PRODUCER)
-
-
-def _plain(name: CallName) -> str:
-    return name.api.rpartition(".")[2].strip("_")

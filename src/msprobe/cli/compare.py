@@ -30,7 +30,8 @@ by what they do, where they stand in the model, their shapes and values; the tab
   msprobe compare ./mindspore_dump ./pytorch_dump --save_mapping pairs.yaml
   msprobe compare ./mindspore_dump ./pytorch_dump -am -cm cells.yaml
 
-Kernels of MindSpore graphs are compared if compare.json names folders and has rank_id or step_id:
+Kernels of MindSpore graphs are compared if compare.json names folders and has rank_id or step_id; -o, --csv,
+--json, --junit and --fail-on can be given with it:
 
   {"npu_path": "./npu_dump", "bench_path": "./bench_dump", "rank_id": [0], "step_id": []}
 
@@ -60,7 +61,7 @@ FAILURES = ("divergence", "accuracy", "unmatched")
 _PAIRING = ("fuzzy_match", "api_mapping", "cell_mapping", "data_mapping", "layer_mapping")  # but for --align
 _NOT_FOR_KERNELS = (
     *("stack_mode", "compare_only", "align", *_PAIRING, "save_mapping"),
-    *("csv", "json", "junit", "fail_on", "jobs"),
+    "jobs",
 )
 
 
@@ -193,20 +194,34 @@ def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
 
 
 def _run_kernels(arguments: argparse.Namespace, request: Request) -> int:
-    """The kernels of graphs: as the specification has it, nothing but -i and -o can be given."""
+    """The kernels of graphs; there is no choice of how to pair them."""
     from msprobe.compare_kernels import compare_kernels
-    from msprobe.report.files import wanted_in
+    from msprobe.report.answer import answer
+    from msprobe.report.files import wanted_in, write_junit, write_summary
 
     given = _given(arguments, _NOT_FOR_KERNELS)
     if given:
         raise UsageError(
-            f"'rank_id' or 'step_id' in {arguments.input_path} asks for kernels, which are compared with -i "
-            f"and -o alone; leave out --{', --'.join(given).replace('fail_on', 'fail-on')}."
+            f"'rank_id' or 'step_id' in {arguments.input_path} asks for kernels, which are compared with -i, "
+            f"-o, --csv, --json, --junit and --fail-on alone; leave out --{', --'.join(given)}."
         )
-    for compared in compare_kernels(request, wanted_in(arguments.output_path)):
+    wanted = wanted_in(arguments.output_path, as_csv=arguments.csv)
+    found = list(compare_kernels(request, wanted, with_cases=arguments.junit is not None))
+    outcomes = [compared.outcome for compared in found]
+    for line in answer(outcomes):
+        print(harmless(line))
+    print("\nBy the fixed rules of the specification:")
+    for compared in found:
         print(harmless(compared.told()))
+    print()
+    for compared in found:
         print(harmless(f"wrote {compared.table}"))
-    return 0
+    if arguments.json is not None:
+        files = [{"table": str(compared.table), "page": None, "advice": None} for compared in found]
+        write_summary(Path(arguments.json), outcomes, {"reports": files})
+    if arguments.junit is not None:
+        write_junit(Path(arguments.junit), outcomes)
+    return _status(outcomes, arguments.fail_on or ())
 
 
 def _request(arguments: argparse.Namespace) -> Request:

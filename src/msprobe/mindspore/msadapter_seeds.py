@@ -10,6 +10,7 @@ from msprobe.adapter import Undo
 from msprobe.capture.patch import replace, together
 from msprobe.mindspore import msadapter_apis, seeds
 
+# The functions of torch.nn.functional that the adapter has, and that all its dropouts call.
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -16,16 +15,12 @@ from msprobe.errors import UsageError
 from msprobe.mindspore import apis, describe
 from msprobe.mindspore.framework import no_grad
 from msprobe.mindspore.gradients import is_tensor
-from msprobe.name import CallName
+from msprobe.name import FORWARD, CallName, call_owner
+from msprobe.operators import operator_of
 from msprobe.store.dtypes import TensorData, as_float, bits_of
 
-# Their kernels keep the state of their random numbers to themselves, so that a second call would shift those
+# Random kernels keep the state of their random numbers to themselves, so that a second call would shift those
 # of training. What stands under mindspore.mint draws from a generator, which can be set back.
-_DRAWS = re.compile(
-    "dropout|rand|uniform|bernoulli|multinomial|categorical|laplace|cauchy|shuffle|rrelu|gumbel|sampler"
-    "|normal$|^gamma$|poisson$|^exponential_$",
-    re.IGNORECASE,
-)
 _WITH_GENERATOR = ("Mint", "MintFunctional")
 _CANNOT_DRAW_AGAIN = "random, and MindSpore cannot set back what they draw from"
 _TOGETHER = "communication, which all ranks must make together"
@@ -54,7 +49,8 @@ class MindSporeReplay:
             return _TOGETHER
         if api.prefix == "Jit":
             return _COMPILED
-        draws = _DRAWS.search(api.name.rpartition(".")[2]) and api.prefix not in _WITH_GENERATOR
+        name = CallName(call_owner(api.prefix, api.name), FORWARD, 0)
+        draws = operator_of(name).is_random and api.prefix not in _WITH_GENERATOR
         return _CANNOT_DRAW_AGAIN if draws else None
 
     def comparable(self, api: Api, output: Any) -> Any:

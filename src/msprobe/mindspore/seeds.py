@@ -14,6 +14,7 @@ from msprobe.capture.patch import replace, together
 from msprobe.capture.seeds import fix_seeds
 from msprobe.log import logger
 
+# The primitives that all dropouts of mindspore.nn and mindspore.ops are made of.
 _PRIMITIVES = ("Dropout", "Dropout2D", "Dropout3D")
 
 

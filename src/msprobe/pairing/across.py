@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from msprobe.errors import ConfigError, UsageError
 from msprobe.name import BACKWARD, FORWARD, CallName, call_owner
-from msprobe.pairing.concept import MINT_PREFIXES, other_slot
 from msprobe.pairing.layers import paired_by_layer
 from msprobe.pairing.mapping import ApiLine, ApiMapping, Mappings, module_names
 from msprobe.pairing.match import NOWHERE, Rename, places, slot_of
+from msprobe.pairing.roles import MINT_PREFIXES, other_slot
 from msprobe.record import Record, Recording
 
 MINDSPORE, PYTORCH = "mindspore", "pytorch"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msprobe.name import CallName
-from msprobe.pairing.concept import plain_role
+from msprobe.pairing.roles import plain_role
 
 
 def mean_the_same(ours: CallName, theirs: CallName, slots: tuple[str, str]) -> bool:

@@ -8,53 +8,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
 
 from msprobe.kernels import Statistics
 from msprobe.name import BACKWARD, slot_name
 from msprobe.pairing.likeness import Likeness, Node, agree, shapes
 from msprobe.pairing.match import Certainty, Place
 
-
-class _Whole(NamedTuple):
-    """What a call is the core of, and where its tensors stand in that: input first, then the weight."""
-
-    concept: str
-    order: tuple[int, int] = (0, 1)
-    needs_bias: bool = False  # without one it is the whole itself
-
-
-_CORES = MappingProxyType(
-    {
-        "matmul": _Whole("linear"),
-        "conv1d": _Whole("conv1d", needs_bias=True),
-        "conv2d": _Whole("conv2d", needs_bias=True),
-        "conv3d": _Whole("conv3d", needs_bias=True),
-        "indexselect": _Whole("embedding", (1, 0)),
-    }
-)
-_WHOLES = frozenset(whole.concept for whole in _CORES.values())
-_SILENT = ("shape", "size", "rank", "ndim")  # say nothing of values, and stand between the others
 _SAME_WEIGHTS = Certainty(0.95, "one does in several calls what the other does in one, with the same weights")
 _SAME_SHAPES = Certainty(0.8, "one does in several calls what the other does in one, on the same shapes")
 
 
 def wholes(calls: Sequence[Node]) -> list[Node]:
     """The single calls that the other framework may do in several."""
-    return [call for call in calls if call.concept in _WHOLES]
+    return [call for call in calls if call.operator.has_parts]
 
 
 def runs(calls: Sequence[Node]) -> list[Node]:
     """Calls in a row that do together what the other framework may do in one; each seen as that one."""
-    told = [call for call in calls if call.concept not in _SILENT]
-    cores = [number for number, call in enumerate(told) if call.concept in _CORES]
+    told = [call for call in calls if not call.operator.is_shape]
+    cores = [number for number, call in enumerate(told) if call.operator.core_of is not None]
     return [run for at in cores for run in _runs(told[max(at - 1, 0) : at], told[at], told[at + 1 : at + 3])]
 
 
 def _runs(before: Sequence[Node], core: Node, after: Sequence[Node]) -> Iterator[Node]:
-    whole = _CORES[core.concept]
-    if len(core.inputs) != 2 or not core.outputs:
+    whole = core.operator.core_of
+    if whole is None or len(core.inputs) != 2 or not core.outputs:
         return
     inputs, parts, output = [core.inputs[place] for place in whole.order], [core], core.outputs[0]
     if after and _adds_bias(after[0], output):

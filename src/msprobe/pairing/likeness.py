@@ -12,23 +12,16 @@ from typing import Any, NamedTuple
 from msprobe.graph_values import is_telling
 from msprobe.kernels import Statistics
 from msprobe.name import CallName
-from msprobe.pairing.concept import concept, is_library, other_slot, roles
+from msprobe.operators import Operator, concept, operator_named
 from msprobe.pairing.described import described
 from msprobe.pairing.match import Certainty, Place, places, slot_of
+from msprobe.pairing.roles import other_slot, roles
 from msprobe.pairing.step_part import part_of
 from msprobe.record import Record, Side
 
 SAME_VALUES = 0.02  # of their size: values of two runs that are meant to be the same, and have not yet parted
 SAME_PARAMETERS = 1e-4
 
-# What comes out of these has the values that went in, so that equal values do not tell them apart.
-_PASSING = (
-    *("reshape", "permute", "unsqueeze", "squeeze", "expand", "broadcastto", "getitem", "contiguous"),
-    *("to", "clone", "detach", "stopgradient", "dropout", "identity", "shape"),
-)
-_WITH_BIAS = ("linear", "conv1d", "conv2d", "conv3d")  # a result without it is another one
-# What these have beside their first tensor are parameters, alike also in runs that have parted.
-_WEIGHTED = (*_WITH_BIAS, "convtranspose2d", "layernorm", "batchnorm", "groupnorm", "rmsnorm", "embedding")
 _NO_WEIGHTS = ("input", "running_mean", "running_var")
 _LEAST = 2.5  # of the weight of two modules, below which they are taken for different ones
 _ALIKE = 0.75  # share of what two modules of differently called classes must have in common
@@ -64,7 +57,12 @@ class Node:
 
     @property
     def is_user_class(self) -> bool:
-        return self.name.is_module and not is_library(self.concept)
+        return self.name.is_module and not self.operator.is_class
+
+    @property
+    def operator(self) -> Operator:
+        """What the table says of what it does."""
+        return operator_named(self.concept)
 
 
 def node(record: Record, children: tuple[Node, ...]) -> Node:
@@ -195,15 +193,17 @@ def dice(ours: Counter[str], theirs: Counter[str]) -> float:
 def alike_apis(ours: Node, theirs: Node) -> Likeness | None:
     if ours.concept != theirs.concept or ours.output_shape != theirs.output_shape:
         return None
-    if ours.concept in _WITH_BIAS and len(ours.inputs) != len(theirs.inputs):
+    operator = ours.operator
+    if operator.is_bias_apart and len(ours.inputs) != len(theirs.inputs):
         return None
     same_inputs = ours.input_shapes == theirs.input_shapes
-    if not same_inputs and (ours.concept in _PASSING or not ours.outputs):
+    # Equal values do not tell apart calls that give the values that went in, or none.
+    if not same_inputs and (operator.keeps_values or operator.is_shape or not ours.outputs):
         return None
     weight = 2.0 if same_inputs else 1.0
     if agree(ours.inputs, theirs.inputs):
         weight += 1.0
-    if ours.concept in _WEIGHTED:
+    if operator.has_weights:  # parameters are alike also in runs that have parted
         weight += 2.0 if same_weights(ours, theirs) else -0.5
     if agree(ours.outputs, theirs.outputs):
         return Likeness(weight + 3.0, Certainty(0.99, "they do the same, and the values agree"))
@@ -214,7 +214,7 @@ def alike_apis(ours: Node, theirs: Node) -> Likeness | None:
 
 def same_weights(ours: Node, theirs: Node) -> bool:
     """Whether two calls have the same parameters among their tensors."""
-    if ours.concept not in _WEIGHTED or len(ours.inputs) != len(theirs.inputs):
+    if not ours.operator.has_weights or len(ours.inputs) != len(theirs.inputs):
         return False
     here, there = _weights(ours), _weights(theirs)
     common = here.keys() & there.keys()
@@ -277,7 +277,7 @@ def _certainty(
 
 def _may_be_one(ours: Node, theirs: Node) -> bool:
     """Whether two classes of different names may be one: classes of users, with much the same in them."""
-    if is_library(ours.concept) and is_library(theirs.concept):
+    if ours.operator.is_class and theirs.operator.is_class:
         return False
     if ours.has_modules != theirs.has_modules:
         return False

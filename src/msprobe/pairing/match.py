@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msprobe.name import PARAMETERS_GRAD, CallName
 from msprobe.pairing.arguments import mean_the_same
-from msprobe.pairing.concept import are_defined_alike
+from msprobe.pairing.roles import are_defined_alike
 from msprobe.pairing.step_part import are_of_unlike_parts
 from msprobe.record import Leaf, Record, Recording, Side, is_float, number_type, slots
 

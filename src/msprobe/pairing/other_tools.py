@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD
-from msprobe.pairing.concept import TRANSPOSED, concept, has_inner_steps
+from msprobe.operators import operator_of
 from msprobe.pairing.match import NOWHERE, Place, Rename, places, slot_of
 from msprobe.record import Leaf, Record, Recording
 
@@ -78,9 +78,10 @@ def gradient_slots(ours: Record, theirs: Record) -> dict[str, str]:
     here, there = ([place for place in places(record) if place.side == "output"] for record in (ours, theirs))
     found = {slot_of(place): NOWHERE for place in here}
     mine, others = ([place for place in side if _is_tensor(place)] for side in (here, there))
-    if len(mine) != len(others) or has_inner_steps(concept(ours.name)):
+    operator = operator_of(ours.name)
+    if len(mine) != len(others) or operator.has_inner_steps:
         return found
-    if concept(ours.name) in TRANSPOSED:
+    if operator.is_weight_transposed:
         mine = [place for place in mine if not _is_second(place)]
     by_shape = _by_shape(others)
     for shape, gradients in _by_shape(mine).items():

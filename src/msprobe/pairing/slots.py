@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from msprobe.name import FORWARD
 from msprobe.pairing.arguments import mean_the_same
-from msprobe.pairing.concept import are_defined_alike, roles
 from msprobe.pairing.likeness import SAME_VALUES, apart, role_of, shapes, slot_of_torch, tensors
 from msprobe.pairing.match import NOWHERE, Place, places, slot_of
+from msprobe.pairing.roles import are_defined_alike, roles
 from msprobe.record import Record
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import xxhash
 
 from msprobe.adapter import Replay
-from msprobe.analyse.standard_table import CASTS, COARSE, EPS_BY_DTYPE, LOWERED
+from msprobe.analyse.standard_table import COARSE, EPS_BY_DTYPE
 from msprobe.errors import RecordingError
 from msprobe.kernels import Statistics
 from msprobe.name import CallName, slot_name
+from msprobe.operators import Operator, operator_of
 from msprobe.perturb import bit_noise
 from msprobe.precheck.calls import Skip, Skipped
 from msprobe.record import Leaf, Recording, Tree, leaves, number_type
@@ -128,7 +129,7 @@ def rebuild(recording: Recording, name: CallName, fields: dict[str, Any]) -> Arg
         args[1] = tuple(args[1])  # JSON has no tuples; a list of indices is much rarer
     kwargs = {key: see(tree, f"kwargs.{key}") for key, tree in (fields.get("input_kwargs") or {}).items()}
     _settle_eps(name.api, args, kwargs, inputs)
-    cast = _mixed(name.api, fields, inputs)
+    cast = _mixed(operator_of(name), fields, inputs)
     if cast:
         inputs = [tensor._replace(cast=cast) if tensor.is_float else tensor for tensor in inputs]
     return Arguments(tuple(args), kwargs, tuple(inputs), bool(arrays))
@@ -146,15 +147,15 @@ def _settle_eps(api: str, args: list[Any], kwargs: dict[str, Any], inputs: Seque
         kwargs["eps"] = eps
 
 
-def _mixed(api: str, fields: dict[str, Any], inputs: Sequence[Input]) -> str:
+def _mixed(operator: Operator, fields: dict[str, Any], inputs: Sequence[Input]) -> str:
     """The dtype that mixed precision computed in, which only the dtype of the output tells; "": none."""
     outputs = [number_type(leaf.dtype) for leaf in leaves(fields.get("output")) if leaf.is_tensor]
     floats = {tensor.dtype for tensor in inputs if tensor.is_float}
     output = outputs[0] if outputs else ""
-    if output in COARSE and "float32" in floats and api in LOWERED:
+    if output in COARSE and "float32" in floats and operator.is_lowered:
         return output
     named = leaves([fields.get("input_args"), fields.get("input_kwargs")])
-    if output == "float32" and floats and floats <= COARSE and api not in CASTS:
+    if output == "float32" and floats and floats <= COARSE and not operator.casts:
         return "" if any(leaf.type == _DTYPE for leaf in named) else output
     return ""
 

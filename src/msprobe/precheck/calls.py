@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from msprobe.analyse.standard_table import UNINITIALISED
 from msprobe.errors import RecordingError, UsageError
 from msprobe.name import BACKWARD, FORWARD, CallName
+from msprobe.operators import operator_of
 from msprobe.record import Leaf, Record, Recording
 
 _DISTRIBUTED = "Distributed"
@@ -133,7 +133,7 @@ def reason_to_skip(call: Call, lists: Lists) -> str | None:
         return Skip.FAILED_WHEN_RECORDED.of(call.forward.fields[_EXCEPTION])
     if "input_args" not in call.forward.fields:
         return Skip.NO_INPUTS.of()
-    return Skip.UNINITIALISED.of() if api in UNINITIALISED else None
+    return Skip.UNINITIALISED.of() if operator_of(call.name).is_undefined else None
 
 
 def without_repeats(calls: Sequence[Call]) -> list[Call]:

@@ -9,11 +9,12 @@ import numpy as np
 
 from msprobe.analyse.accuracy import values_of
 from msprobe.metrics.rounding import CANNOT_TELL, ERROR, Judged
+from msprobe.operators import Operator
 from msprobe.precheck.arguments import Arguments, Input
 from msprobe.precheck.run import Ran
 from msprobe.store.dtypes import Array, TensorData, as_float
 
-_BY_CHANNEL = ("1d", "2d", "3d", "feature_dropout", "feature_dropout_")
+JUDGED = ("numbers", "channels")  # what a dropout may drop to be judged: those that set it to zero
 _DEFAULT = 0.5
 _DEVIATIONS = 6.0  # by which a share of a random choice may differ from its probability: once in 10^9 times
 NOT_JUDGED = Judged(None, None, None, CANNOT_TELL, "Not judged: it draws random numbers.")
@@ -54,7 +55,7 @@ def _is_switched_off(x: Array, y: Array) -> bool:
     return bool(np.array_equal(x, y, equal_nan=True))
 
 
-def judge_share(api: str, arguments: Arguments, ours: Ran) -> Judged | None:
+def judge_share(operator: Operator, arguments: Arguments, ours: Ran) -> Judged | None:
     """The verdict on how many numbers were dropped, if it is not as many as p says."""
     p = probability(arguments)
     if p is None:
@@ -63,7 +64,7 @@ def judge_share(api: str, arguments: Arguments, ours: Ran) -> Judged | None:
     if _is_switched_off(x, y):
         return None
     dropped, possible = (x != 0) & (y == 0), x != 0
-    if api.endswith(_BY_CHANNEL) and x.ndim > 2:
+    if operator.drops == "channels" and x.ndim > 2:
         inner = tuple(range(2, x.ndim))
         dropped, possible = ~((x != 0) & (y != 0)).any(axis=inner), possible.any(axis=inner)
         dropped &= possible

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from msprobe.analyse.standard_table import CASTS
 from msprobe.capture.patch import is_in_place
 from msprobe.kernels import Statistics
 from msprobe.name import slot_name
+from msprobe.operators import operator_of
 from msprobe.precheck.arguments import Arguments, Input, Rebuilder, filled, generated, is_float
 from msprobe.precheck.calls import Call, Skip, Skipped
 from msprobe.record import Leaf, tensors_in
@@ -20,7 +20,6 @@ from msprobe.store.dtypes import DTYPES, TensorData
 HOST = "cpu"
 
 _SINGLE = frozenset({"float32", "float64", "complex64", "complex128"})
-_BITS = frozenset({"nextafter", "frexp"})  # whose result hangs on how wide a number is
 _STEPS = 64  # a made gradient is a multiple of 1/64: every dtype holds it, so that both sides get the same
 _NUMBERS = (bool, int, float, complex)
 
@@ -47,7 +46,8 @@ def checked_side(device: str) -> Side:
 
 def reference_side(call: Call, arguments: Arguments) -> Side:
     """One step more precise than the most precise number among the arguments."""
-    if call.name.api in _BITS or (call.name.api == "view" and _names_dtype(arguments)):
+    operator = operator_of(call.name)
+    if operator.reads_bits or (call.name.api == "view" and _names_dtype(arguments)):
         return Side(HOST, str, Skip.REFERENCE_FAILED)
     dtypes = {tensor.computed for tensor in arguments.inputs}
     wide = bool(dtypes & _SINGLE) or not any(map(is_float, dtypes))
@@ -158,7 +158,7 @@ class _Run:
         self._outputs = found or [item for item in _flat(output) if _is_number(item)]
 
     def _dtype(self, dtype: str) -> str:
-        return dtype if self._call.name.api in CASTS else self._side.raised(dtype)
+        return dtype if operator_of(self._call.name).casts else self._side.raised(dtype)
 
     def _take(self) -> tuple[TensorData, ...]:
         taken = []

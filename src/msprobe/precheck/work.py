@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from msprobe.analyse.accuracy import real_dtype, values_of
-from msprobe.analyse.standard_table import DROPOUTS
 from msprobe.analyse.standards import ERROR, SKIP
 from msprobe.metrics.rounding import PRECISIONS
 from msprobe.metrics.summands import summands
 from msprobe.name import BACKWARD, slot_name
+from msprobe.operators import operator_of
 from msprobe.precheck import dropouts
 from msprobe.precheck.arguments import Arguments, Input, Rebuilder, content_of, rebuild, shaken, tensor_of
 from msprobe.precheck.calls import Call, Skip, Skipped, reason_for
@@ -88,7 +88,7 @@ def _checked(call: Call, setup: Setup, replay: Rebuilder) -> Answer:
     repeats = _repeats(arguments.inputs, recorded.gradients) if recorded and recorded.gradients else {}
     reference = _merged(run(replay, call, arguments, side, given), repeats)
     drops = replay.drew(before)
-    if drops and call.name.api not in DROPOUTS:
+    if drops and operator_of(call.name).drops not in dropouts.JUDGED:
         raise Skipped(Skip.RANDOM)
     if not reference.outputs:
         raise Skipped(Skip.NO_NUMBERS)
@@ -147,7 +147,11 @@ def _dropout(
 ) -> Answer:
     """The answer with a verdict on what a dropout kept, and on how much of it."""
     exact = dropouts.expected(arguments, given, ours)
-    share = dropouts.judge_share(call.name.api, arguments, ours) if exact is not None else dropouts.NOT_JUDGED
+    share = (
+        dropouts.judge_share(operator_of(call.name), arguments, ours)
+        if exact is not None
+        else dropouts.NOT_JUDGED
+    )
     by_place = {}
     if exact is not None:
         kept = judge_call(call, ours, exact, how)

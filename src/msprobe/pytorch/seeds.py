@@ -14,6 +14,7 @@ from msprobe.capture.seeds import fix_seeds
 from msprobe.log import logger
 from msprobe.pytorch.exchange import exchange
 
+# Specified by name: seed_all switches off these and no other.
 _DROPOUTS = ("dropout", "dropout2d", "dropout3d")
 _MARK = "_msprobe_drops_nothing"
 

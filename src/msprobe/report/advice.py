@@ -23,6 +23,7 @@ _UNCERTAIN = (
     "This torch api may be uncertainty in the calculation, can seed_all(mode=True) to enable deterministic "
     "computing."
 )
+# Specified by name: they are not the operators whose kernels add in any order.
 _UNCERTAIN_APIS = ("conv2d", "conv3d", "matmul", "nll_loss", "layer_norm", "lstm")
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from msprobe.analyse.measure import NOTHING, StatisticsErrors, TensorErrors
-from msprobe.report.columns import STATISTICS, metrics
+from msprobe.report.columns import STATISTICS, VERDICT, metrics
 from msprobe.report.table import Cell, Table
+from msprobe.verdict.assess import Verdict
 
 _BASIC = (
     *(f"{side} {word}" for word in ("Name", "Dtype", "Tensor Shape") for side in ("NPU", "Bench")),
@@ -40,10 +41,15 @@ class KernelRow(NamedTuple):
     message: str = ""
 
 
-def kernel_table(rows: Sequence[KernelRow], *, of_statistics: bool) -> Table:
-    headers = [*_BASIC, *((*_STATISTICS, *_SOURCES) if of_statistics else _TENSORS)]
+def kernel_table(rows: Sequence[KernelRow], verdicts: Sequence[Verdict], *, of_statistics: bool) -> Table:
+    """The specified columns, and our verdict behind them."""
+    headers = [*_BASIC, *((*_STATISTICS, *_SOURCES) if of_statistics else _TENSORS), *VERDICT]
     tail = _statistics if of_statistics else _tensors
-    return Table(headers, [[*_basic(row), *tail(row)] for row in rows])
+    cells = [
+        [*_basic(row), *tail(row), verdict.level, verdict.error, verdict.reason]
+        for row, verdict in zip(rows, verdicts, strict=True)
+    ]
+    return Table(headers, cells)
 
 
 def _basic(row: KernelRow) -> list[Cell]:

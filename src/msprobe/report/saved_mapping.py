@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from msprobe.pairing.concept import other_slot
 from msprobe.pairing.match import NOWHERE, Pair, places, slot_of
+from msprobe.pairing.roles import other_slot
 from msprobe.record import Record
 from msprobe.store.layout import write_whole
 

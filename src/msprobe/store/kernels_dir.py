@@ -142,6 +142,7 @@ class KernelStatistics(NamedTuple):
 
     slot: KernelSlot
     timestamp: int
+    op_type: str
     dtype: str
     shape: str
     values: tuple[float | None, float | None, float | None, float | None]  # max, min, mean and norm
@@ -233,9 +234,8 @@ def kernel_statistics(folder: KernelFolder) -> list[KernelStatistics]:
                 _value(row.get(f"{word} Value")) for word in ("Max", "Min", "Avg", "L2Norm")
             )
             values = most, least, mean, norm
-            found.append(
-                KernelStatistics(slot, int(row["Timestamp"]), row["Data Type"], row["Shape"], values, path)
-            )
+            timestamp, op_type, dtype = int(row["Timestamp"]), row["Op Type"], row["Data Type"]
+            found.append(KernelStatistics(slot, timestamp, op_type, dtype, row["Shape"], values, path))
         except (KeyError, ValueError, TypeError) as problem:
             raise RecordingError(f"{path}, line {number}: it cannot be understood: {problem}.") from None
     return found

@@ -70,8 +70,8 @@ NOT_JUDGED: Level = "not judged"
 LEVELS = (SAME, ROUNDING, PASSED_ON, ENTERED, ORIGINATED, CANNOT_TELL, NOT_JUDGED)
 
 DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
-# A sum of 16 squares of normal numbers is below a sixth of what is expected once in 100 000 times; its root is
-# below 0.4, and sketches of few large errors scatter more.
+# A sum of 16 squares of normal numbers is below a sixth of what is expected once in 100 000 times; its root
+# is below 0.4, and sketches of few large errors scatter more.
 ESTIMATE = 4.0
 COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
 

@@ -37,7 +37,7 @@ class Backward(NamedTuple):
 
 def backward_reach(operator: Operator, result: Difference, position: int, given: Backward) -> Reach:
     """Return how everything in `given` (in the order of `given.all`) reaches the gradient of one argument."""
-    rule = _back_loss if operator.is_loss else _BACKWARD.get(operator.kind, _back_unknown)
+    rule = _back_loss if operator.gradient_slope else _BACKWARD.get(operator.kind, _back_unknown)
     own = next((a for a in given.arguments if a.position == position), None)
     return rule(operator, result, own, given)
 
@@ -88,18 +88,22 @@ def _back_linear(operator: Operator, result: Difference, own: Argument | None, g
     factor = (
         largest_factor(given.plain) if operator.kind == "adds" and own is not None and own.position else 1.0
     )
+    # Where numbers may be taken several times, as rows of an embedding are, up to all may be added for one.
+    rows = 1.0
+    if operator.may_repeat and own is not None and given.gradients:
+        rows = given.gradients[0].numbers / row_of([own])
     # Errors that have one cause may have one sign in all summands.
     gains = _gains(given, lambda each: factor * math.sqrt(count) if _is_gradient(each, given) else 0.0)
     typical = _gains(given, lambda each: max(factor, coherent) if _is_gradient(each, given) else 0.0)
     return Reach(
-        count,
+        min(max(count, rows), MOST_SUMMANDS),
         max(result.norm, came),
         gains,
         degree=1.0 if count == 1 else 0.0,
         slack=1.0,
         flips=FLIP_SHARE if operator.decides else 0.0,
         typical=typical,
-        is_exact=operator.kind == "moves" and count == 1,
+        is_exact=operator.kind == "moves" and count == 1 and not operator.may_repeat,
         is_part=any(gradient.numbers != result.numbers for gradient in given.gradients),
     )
 
@@ -135,16 +139,16 @@ def _back_smooth(operator: Operator, result: Difference, own: Argument | None, g
     gradient = given.gradients[0]
     coherent = result.norm / gradient.size if gradient.size else 0.0
     size, slope = result.norm, max(operator.slope, coherent)
-    if operator.concept == "softmax":
+    if operator.row_total == "numbers":
         slope = max(min(1.0, given.results[0].value.peak) if given.results else 1.0, coherent)
         size = slope * gradient.size
-    elif operator.concept == "logsoftmax":
+    elif operator.row_total == "exponentials":
         size = 2 * gradient.size
 
     def gain(each: Argument) -> float:
         if each is gradient:
             return slope
-        if operator.concept == "softmax":
+        if operator.row_total == "numbers":
             return 2 * size / each.size if each.size and any(each is r for r in given.results) else 0.0
         if any(each is a for a in given.arguments) and not operator.decides:
             return (
@@ -192,35 +196,30 @@ def _back_attends(operator: Operator, result: Difference, own: Argument | None, 
 
 
 def _back_loss(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
-    """The gradient of a mean or sum over rows: a bounded function of each row, times the gradient of a row.
+    """The gradient of a mean or sum over rows: a function of each row, times the gradient of a row.
 
-    Of a probability less its target the slope is at most 1/2, and its norm in a row at most sqrt(2); of the
-    square of a difference the slope is 2.
+    The norm of a probability less its target is at most sqrt(2) in a row.
     """
     if not given.gradients or not given.arguments or own is None:
         return _back_unknown(operator, result, own, given)
     gradient = given.gradients[0]
-    is_pointwise = operator.concept in _POINTWISE_LOSSES
-    rows = own.numbers if is_pointwise or len(own.shape) < 2 else own.numbers / max(own.shape[-1], 1)
+    rows = own.numbers if operator.is_pointwise or len(own.shape) < 2 else own.numbers / max(own.shape[-1], 1)
     per_row = gradient.rms
     if gradient.numbers == 1:  # a mean, unless the result is larger than one can be
-        largest = 2 * max(a.size for a in given.arguments) if is_pointwise else math.sqrt(2 * rows)
+        sizes = 2 * max(a.size for a in given.arguments)
+        largest = math.sqrt(2 * rows) if operator.bounds_gradient else sizes
         if result.norm <= 1.1 * per_row / rows * largest:
             per_row /= rows
-    slope = 2.0 if is_pointwise else 0.5
     size = max(result.norm, per_row * math.sqrt(rows))
 
     def gain(each: Argument) -> float:
         if each is gradient:
             return result.norm / each.size if each.size else 0.0
         if any(each is a for a in given.arguments):
-            return slope * per_row * math.sqrt(max(1.0, own.numbers / each.numbers))
+            return operator.gradient_slope * per_row * math.sqrt(max(1.0, own.numbers / each.numbers))
         return 0.0
 
     return Reach(row_of(given.all), size, _gains(given, gain), bends=1.0)
-
-
-_POINTWISE_LOSSES = frozenset({"mseloss", "l1loss", "smoothl1loss", "huberloss"})
 
 
 def _back_unknown(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
@@ -238,6 +237,7 @@ _BACKWARD: dict[str, _BackRule] = {
     "smooth": _back_smooth,
     "powers": _back_powers,
     "exponential": _back_powers,
+    "logarithm": _back_powers,
     "normalises": _back_normalises,
     "attends": _back_attends,
 }

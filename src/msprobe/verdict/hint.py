@@ -8,13 +8,11 @@ from msprobe.pairing.match import Pair, Place, seen_in
 from msprobe.verdict.assess import ORIGINATED, Verdict
 from msprobe.verdict.reason import OTHER_SHAPE
 
-COLLECTIVES = frozenset({"Distributed", "MintDistributed", "CommunicationFunctional"})  # prefixes of names
-
 
 def hint(pair: Pair, verdict: Verdict) -> str:
     """Return what to look at first, or an empty text."""
     place = pair.place
-    if place.record.name.prefix in COLLECTIVES:
+    if operator_of(place.record.name).communicates:
         return "It is a communication: look whether the same call of another rank was given something else."
     if verdict.reason.startswith(OTHER_SHAPE):
         return "If one run makes other calls than the other from here on, --align pairs them by what they do."
@@ -35,7 +33,7 @@ def _draws(place: Place | None) -> bool:
         return False
     operator = operator_of(place.record.name)
     given = dict(seen_in(place.record))
-    if operator.is_random and "dropout" in operator.concept:
+    if operator.drops:
         share = given.get("input.p", given.get("input.1"))
         training = given.get("input.training", given.get("input.2"))
         if (share is not None and share.value == 0) or (training is not None and training.value is False):

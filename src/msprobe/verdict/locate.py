@@ -12,6 +12,7 @@ from msprobe.graph_order import in_order
 from msprobe.graph_values import is_telling
 from msprobe.kernels import SKETCH_SIZE, Statistics
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
+from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place
 from msprobe.plural import counted
 from msprobe.record import Leaf, Record, Recording, leaves
@@ -24,7 +25,7 @@ from msprobe.verdict.assess import (
     Verdict,
 )
 from msprobe.verdict.call_facts import content
-from msprobe.verdict.hint import COLLECTIVES, hint
+from msprobe.verdict.hint import hint
 
 Grade = Literal["strong", "fair", "weak"]
 
@@ -56,7 +57,7 @@ class Divergence(NamedTuple):
 
     @property
     def is_collective(self) -> bool:
-        return self.place.record.name.prefix in COLLECTIVES
+        return operator_of(self.place.record.name).communicates
 
 
 class Located(NamedTuple):
@@ -187,7 +188,7 @@ class _Walk:
             forward = self._target.records.get(str(record.name.facing(FORWARD)))
             ran = forward.fields if forward is not None and forward is not record else {}
             self._inputs_finite = all(map(_is_finite, leaves(ran)))
-            if record.name.prefix in COLLECTIVES:
+            if operator_of(record.name).communicates:
                 self._collectives += 1
 
     def leave(self, row: int) -> None:

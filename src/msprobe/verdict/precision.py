@@ -103,7 +103,7 @@ def _matrix_products(forward: Sequence[Sequence[Seen]]) -> Precision | None:
     for call in forward:
         operator = operator_of(call[0].pair.place.record.name)
         name = call[0].pair.place.record.name
-        if name.is_module or operator.kind != "multiplies" or operator.concept in ("mul", "addcmul", "prod"):
+        if name.is_module or operator.kind != "multiplies" or operator.summed == "none":
             continue
         outputs = [
             seen.pair

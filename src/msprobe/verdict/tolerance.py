@@ -153,14 +153,26 @@ def _sums(
     if not arguments:
         return Reach(1, result.norm, ())
     first = arguments[0]
-    count = min(max(1.0, first.numbers / max(result.numbers, 1)), MOST_SUMMANDS)
+    count = _summands(operator, result, first, plain)
     share = count if operator.is_mean else 1.0
     coherent = result.norm / first.size if first.size else 0.0
     # Errors that have one cause may have one sign in all summands.
     gains = tuple(math.sqrt(count) / share * spread_of(result, a) for a in arguments)
     typical = tuple(max(1 / share, coherent) * spread_of(result, a) for a in arguments)
     size = max(first.size / share, result.norm)
+    if operator.is_running:  # an error goes into all numbers behind it
+        typical, size = gains, max(math.sqrt(count) * first.size, result.norm)
     return Reach(count, size, gains, degree=1.0, slack=1.0, typical=typical)
+
+
+def _summands(operator: Operator, result: Difference, argument: Argument, plain: Sequence[float]) -> float:
+    """How many numbers of its one argument an operator takes for one number of the result."""
+    count = max(1.0, argument.numbers / max(result.numbers, 1))
+    if operator.is_running:
+        shape = argument.shape or (1,)
+        named = len(plain) == 1 and -len(shape) <= plain[0] < len(shape)  # the axis is its one plain number
+        count = float(shape[int(plain[0])] if named else max(shape))
+    return min(count, MOST_SUMMANDS)
 
 
 def _multiplies(
@@ -168,8 +180,9 @@ def _multiplies(
 ) -> Reach:
     factors, added = factors_of(operator, arguments)
     if len(factors) < 2:
-        gains_of_one = tuple(result.norm / a.size if a.size else 0.0 for a in arguments)
-        return Reach(1, result.norm, gains_of_one, degree=1.0, slack=1.0)
+        count = max((_summands(operator, result, a, plain) for a in arguments), default=1.0)
+        gains_of_one = in_proportion(result, arguments, math.sqrt(count))  # their relative errors add up
+        return Reach(count, result.norm, gains_of_one, degree=1.0, slack=1.0)
     a, b = factors
     count = products_of(operator, result, a, b)
     size = max(math.sqrt(count) * a.rms * b.rms * math.sqrt(max(result.numbers, 1)), result.norm)
@@ -183,27 +196,24 @@ def _multiplies(
     return Reach(count, total, tuple(gains), degree=1.0, slack=1.0)
 
 
-_ADDED_FIRST = frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addr", "addcmul"})
-
-
 def factors_of(
     operator: Operator, arguments: Sequence[Argument]
 ) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
     """The two factors of a product, and what is added to it."""
-    if operator.concept in _ADDED_FIRST:
+    if operator.is_added_first:
         return tuple(arguments[1:3]), tuple(arguments[:1])
     return tuple(arguments[:2]), tuple(arguments[2:])
 
 
 def products_of(operator: Operator, result: Difference, a: Argument, b: Argument) -> float:
     """How many products are added for one number of the result."""
-    if operator.concept in ("mul", "addcmul"):
+    if operator.summed == "none":
         count = 1.0
-    elif operator.concept.startswith("conv"):
+    elif operator.summed == "all but first axis of second":
         count = b.numbers / max(b.shape[0] if b.shape else 1, 1)
-    elif operator.concept == "linear":
+    elif operator.summed == "last axis of second":
         count = float(b.shape[-1]) if b.shape else 1.0
-    elif operator.concept in ("matmul", "addmm", "baddbmm"):
+    elif operator.summed == "last axis of first":
         count = float(a.shape[-1]) if a.shape else 1.0
     else:
         count = math.sqrt(a.numbers * b.numbers / max(result.numbers, 1))
@@ -233,9 +243,9 @@ def row_of(arguments: Sequence[Argument]) -> float:
 def _powers(
     operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
 ) -> Reach:
-    exponent = max([2.0, *(abs(n) for n in plain if operator.concept == "pow" and abs(n) < 64)])
+    exponent = max([2.0, *(abs(n) for n in plain if operator.has_exponent and abs(n) < 64)])
     gains = [exponent * result.norm / a.size if a.size else 0.0 for a in arguments]
-    if operator.concept in ("div", "addcdiv") and len(arguments) >= 2 and arguments[-1].value.least:
+    if operator.divides and len(arguments) >= 2 and arguments[-1].value.least:
         # The error of the largest numerator may meet the smallest divisor: optimizers that divide by the size
         # of the gradient make a whole step of one that is zero but for rounding.
         factor = min(1.0, *(abs(number) for number in plain)) if plain else 1.0
@@ -250,6 +260,17 @@ def _exponential(
 ) -> Reach:
     typical = tuple(result.rms for _ in arguments)
     return Reach(1, result.norm, tuple(result.peak for _ in arguments), bends=1.0, typical=typical)
+
+
+def _logarithm(
+    operator: Operator, result: Difference, arguments: Sequence[Argument], plain: Sequence[float]
+) -> Reach:
+    # Of numbers near 1 the logarithm is small, and its error is not. An error that does not shrink with the
+    # numbers weighs more in the small ones: hence 4.
+    size = max(result.norm, math.sqrt(max(result.numbers, 1)))
+    gains = tuple(4 * size / a.size if a.size else 0.0 for a in arguments)
+    typical = tuple(size / a.size if a.size else 0.0 for a in arguments)
+    return Reach(1, size, gains, bends=1.0, typical=typical)
 
 
 def _normalises(
@@ -292,7 +313,12 @@ def _unknown(
         return _loss(result, arguments, plain)
     gains = in_proportion(result, arguments, UNKNOWN_GAIN)
     return Reach(
-        row_of(arguments), result.norm, gains, bends=4.0, typical=in_proportion(result, arguments, 1.5)
+        row_of(arguments),
+        result.norm,
+        gains,
+        bends=4.0,
+        flips=FLIP_SHARE if operator.decides else 0.0,
+        typical=in_proportion(result, arguments, 1.5),
     )
 
 
@@ -321,6 +347,7 @@ _FORWARD: dict[str, _Rule] = {
     "smooth": _smooth,
     "powers": _powers,
     "exponential": _exponential,
+    "logarithm": _logarithm,
     "normalises": _normalises,
     "attends": _attends,
 }
