@@ -1,0 +1,403 @@
+"""What a worker does with a suspect: call it again in float64 in both runs, and say which run is at fault.
+
+The error of a recorded result beside the same call in float64 on the recorded inputs is the call's own. The
+target's own error beside that of the golden run decides. Where plain arguments differ, the golden run's
+arguments are called on the target's inputs: if they give the golden run's result, they are the cause.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from msprobe.analyse.accuracy import real_dtype
+from msprobe.analyse.standard_table import COARSE
+from msprobe.metrics.own_error import Excess, OwnError, excess, inner_rounding, roundings
+from msprobe.metrics.rounding import PRECISIONS
+from msprobe.name import BACKWARD
+from msprobe.operators import Operator, operator_of
+from msprobe.precheck.arguments import Arguments, Input, Rebuilder, content_of, is_float, shaken
+from msprobe.precheck.calls import Call, Skip, Skipped, reason_for
+from msprobe.precheck.judging import How, floats_of, pair_error
+from msprobe.precheck.run import Ran, double_side, run
+from msprobe.precheck.settings import agree, with_arguments_of
+from msprobe.precheck.work import (
+    Setup,
+    arguments_of,
+    given_of,
+    how_of,
+    merged,
+    nudged,
+    recorded_gradients,
+    repeats_in,
+)
+from msprobe.record import Leaf, slots
+from msprobe.store.dtypes import TensorData
+from msprobe.verdict.replay_evidence import NOT_REPLAYABLE, PROVEN, REFUTED, ReplayEvidence
+
+_WIDE = frozenset({"float64", "complex128"})
+_LAST_BIT = 1.4  # roundings by which a flipped last bit changes a number: 1 to 2, the root mean square
+_LEFT = 0.1  # of a difference, that other inputs may bring if an argument explains it
+_SIZE = 2.0  # roundings, as in metrics/own_error.py
+# Operators whose result cannot cancel: nothing is added up.
+_UNCANCELLED = frozenset({"moves", "compares", "makes", "smooth", "powers", "exponential"})
+_AGAIN = "called again in float64 on its own inputs"
+
+
+class Suspect(NamedTuple):
+    """Two calls that were compared, and what of them is suspected."""
+
+    target: Call | None  # None: of a framework whose calls cannot be made again
+    golden: Call
+    direction: str
+    replaced: str = ""  # the slot of an argument that differs, if that is what is suspected
+    own_units: bool = True  # False: the target is held against the dtype of the golden run
+
+
+class Setups(NamedTuple):
+    """Where the tensors of the two runs lie."""
+
+    target: Setup
+    golden: Setup
+
+
+class _Result(NamedTuple):
+    """One result of a call: as it was recorded, in float64, and how far these are apart."""
+
+    slot: str
+    recorded: TensorData
+    exact: TensorData
+    own: OwnError
+
+
+class _Again(NamedTuple):
+    """One call, made again in float64."""
+
+    call: Call
+    arguments: Arguments
+    given: Sequence[Input | None] | None
+    results: list[_Result]
+
+
+def replay_suspect(suspect: Suspect, setups: Setups, replay: Rebuilder) -> ReplayEvidence:
+    """Call both calls again; what cannot be called or judged is not replayable, with the reason."""
+    try:
+        ours = None if suspect.target is None else _again(suspect.target, suspect, setups.target, replay)
+    except Exception as error:  # noqa: BLE001 - one call must not cost the others
+        return ReplayEvidence(NOT_REPLAYABLE, reason_for(error))
+    try:
+        theirs = _again(suspect.golden, suspect, setups.golden, replay)
+        return _golden_alone(theirs) if ours is None else _decided(suspect, ours, theirs, replay)
+    except Exception as error:  # noqa: BLE001 - the same
+        return ReplayEvidence(NOT_REPLAYABLE, f"The golden run's call: {reason_for(error)}")
+
+
+# ---- one call ----
+
+
+def _again(call: Call, suspect: Suspect, setup: Setup, replay: Rebuilder) -> _Again:
+    is_back = suspect.direction == BACKWARD
+    call = call._replace(has_backward=is_back)
+    arguments, given = arguments_of(call, setup), given_of(call, setup)
+    if not arguments.recorded or (is_back and not _is_recorded(given)):
+        raise Skipped(Skip.NO_CONTENTS)
+    exact = _in_double(replay, call, arguments, given)
+    if any(is_float(data.dtype) and data.dtype not in _WIDE for data in exact.outputs):
+        raise Skipped(Skip.FIXED_DTYPE)
+    recorded = recorded_gradients(call, setup, arguments) if is_back else _outputs(call, setup)
+    if is_back and not any(recorded):
+        raise Skipped(Skip.OTHER_GRADIENTS)
+    repeats = repeats_in(arguments.inputs, recorded) if is_back else {}
+    found = _results(merged(exact, repeats), is_back)
+    changed = _results(merged(_with_other_bits(replay, call, arguments, given), repeats), is_back)
+    if len(found) != len(recorded):
+        raise Skipped(Skip.OTHER_OUTPUTS)
+    how, operator = how_of(call, arguments, given), operator_of(call.name)
+    results = []
+    for number, (slot, one, other) in enumerate(
+        zip(_slots(call, is_back, len(found)), recorded, found, strict=True)
+    ):
+        if one is None or other is None or (operator.decides and not is_float(other.dtype)):
+            continue
+        near = changed[number] if number < len(changed) else None
+        results.append(_Result(slot, one, other, _own_error(one, other, near, how, operator, is_back)))
+    if not results:
+        raise Skipped(Skip.CHOOSES if operator.decides else Skip.NO_NUMBERS)
+    return _Again(call, arguments, given, results)
+
+
+def _is_recorded(given: Sequence[Input | None] | None) -> bool:
+    return given is not None and all(tensor is None or tensor.recorded for tensor in given)
+
+
+def _in_double(
+    replay: Rebuilder, call: Call, arguments: Arguments, given: Sequence[Input | None] | None
+) -> Ran:
+    before = replay.randomness()
+    ran = run(replay, call, arguments, double_side(call, arguments), given)
+    if replay.drew(before):
+        raise Skipped(Skip.RANDOM)
+    if ran.failed_back:
+        raise Skipped(Skip.REFERENCE_FAILED, ran.failed_back)
+    return ran
+
+
+def _with_other_bits(
+    replay: Rebuilder, call: Call, arguments: Arguments, given: Sequence[Input | None] | None
+) -> Ran:
+    """The call in float64 with the last bit of every input changed; nothing if it refuses these numbers."""
+    try:
+        return _in_double(replay, call, nudged(arguments), None if given is None else shaken(given))
+    except Skipped:
+        return Ran(())
+
+
+def _outputs(call: Call, setup: Setup) -> tuple[TensorData | None, ...]:
+    found = tuple(content_of(setup.recording, leaf) for _, leaf in _output_leaves(call))
+    if not found or not all(found):
+        raise Skipped(Skip.NO_CONTENTS if found else Skip.NO_NUMBERS)
+    return found
+
+
+def _output_leaves(call: Call) -> list[tuple[str, Leaf]]:
+    return [
+        (slot, leaf)
+        for slot, side, leaf in slots(call.forward)
+        if side == "output" and slot.startswith("output") and leaf is not None and leaf.is_tensor
+    ]
+
+
+def _slots(call: Call, is_back: bool, count: int) -> list[str]:
+    if is_back:
+        return [f"output.{number}" for number in range(count)]
+    return [slot for slot, _ in _output_leaves(call)]
+
+
+def _results(ran: Ran, is_back: bool) -> tuple[TensorData | None, ...]:
+    return ran.gradients if is_back else ran.outputs
+
+
+def _own_error(
+    recorded: TensorData,
+    exact: TensorData,
+    changed: TensorData | None,
+    how: How,
+    operator: Operator,
+    is_back: bool,
+) -> OwnError:
+    if recorded.shape != exact.shape or is_float(recorded.dtype) != is_float(exact.dtype):
+        raise Skipped(Skip.OTHER_OUTPUTS)
+    if not is_float(recorded.dtype):
+        unequal = np.count_nonzero(floats_of(recorded) != floats_of(exact))
+        return OwnError(recorded.dtype, 0.0, unequal=int(unequal))
+    kind = real_dtype(recorded.dtype)
+    if how.computed in COARSE and kind not in COARSE:
+        kind = how.computed
+    if kind not in PRECISIONS:
+        raise Skipped(Skip.NO_STANDARD, recorded.dtype)
+    error = pair_error(floats_of(recorded), floats_of(exact), kind)
+    precision = PRECISIONS[kind]
+    uncancelled = error.reference_norm
+    cancels = not operator.decides and (is_back or operator.kind not in _UNCANCELLED)
+    if cancels and changed is not None and changed.shape == exact.shape and how.input_unit:
+        change = pair_error(floats_of(changed), floats_of(exact), "float64").error_norm
+        uncancelled = max(uncancelled, change / (_LAST_BIT * how.input_unit))
+    inner = inner_rounding(precision.unit, how.added, uncancelled) + precision.step * math.sqrt(error.numbers)
+    return OwnError(kind, precision.unit, inner, error)
+
+
+# ---- both calls ----
+
+
+def _golden_alone(theirs: _Again) -> ReplayEvidence:
+    """What can be said if only the golden run's call can be made again."""
+    worst = max(theirs.results, key=lambda result: excess(result.own, None).score)
+    size = roundings(worst.own)
+    return ReplayEvidence(
+        NOT_REPLAYABLE,
+        "The target was not recorded with PyTorch, so that only the golden run's call can be made again: "
+        f"{_AGAIN}, its {worst.slot} has a relative error of {_roundings(size, worst.own)}.",
+        golden_error=size,
+        slot=worst.slot,
+        measure="relative error",
+    )
+
+
+def _decided(suspect: Suspect, ours: _Again, theirs: _Again, replay: Rebuilder) -> ReplayEvidence:
+    pairs = [
+        (one if suspect.own_units else _in_units_of(one, other), other)
+        for one, other in zip(ours.results, theirs.results, strict=False)
+    ]
+    share = _share_difference(_share(ours), _share(theirs))
+    target, golden = max(
+        ((one, other) for one, other in pairs), key=lambda pair: excess(pair[0].own, pair[1].own).score
+    )
+    found = excess(target.own, golden.own)
+    if found.score > 1:
+        return _proven(found, target, golden, "target")._replace(loss_share=share)
+    other, one = max(
+        ((theirs, ours) for ours, theirs in pairs), key=lambda pair: excess(pair[0].own, pair[1].own).score
+    )
+    against = excess(other.own, one.own)
+    if against.score > 1:
+        return _proven(against, other, one, "golden")._replace(loss_share=share)
+    evidence = ReplayEvidence(
+        REFUTED,
+        f"{_sentence(_AGAIN)} it is right in both runs: its {target.slot} has a relative error of "
+        f"{_roundings(roundings(target.own), target.own)}, the golden run's of "
+        f"{_roundings(roundings(golden.own), golden.own)}. What differs is rounding, or comes with its "
+        "inputs.",
+        roundings(target.own),
+        roundings(golden.own),
+        target.slot,
+        "relative error",
+        loss_share=share,
+    )
+    if ours.call.name.owner != theirs.call.name.owner:
+        return _undecided(evidence, f"the golden run calls {theirs.call.name.owner}, which may have others")
+    if not suspect.replaced and agree(ours.arguments, theirs.arguments):
+        return evidence
+    if suspect.direction == BACKWARD:
+        return _undecided(evidence, "those of its forward call differ")
+    return _by_arguments(suspect, ours, theirs, evidence, replay)
+
+
+def _in_units_of(one: _Result, other: _Result) -> _Result:
+    """A result held against the finer dtype of two."""
+    if not one.own.unit or not other.own.unit:
+        return one
+    return one._replace(own=one.own._replace(unit=min(one.own.unit, other.own.unit)))
+
+
+def _undecided(evidence: ReplayEvidence, why: str) -> ReplayEvidence:
+    """Only a call whose arguments agree in both runs can be refuted."""
+    return evidence._replace(
+        outcome=NOT_REPLAYABLE,
+        reason=f"{_sentence(_AGAIN)} it is right in both runs, but its arguments do not agree: {why}.",
+    )
+
+
+def _proven(found: Excess, wrong: _Result, right: _Result, at_fault: str) -> ReplayEvidence:
+    whose = ("its", "the golden run's") if at_fault == "target" else ("the golden run's", "the target's")
+    if found.measure in ("NaN and infinities", "values"):
+        what = "NaN or infinite" if found.measure != "values" else "wrong"
+        count = f"{found.error:.0f} numbers of {whose[0]} {wrong.slot}"
+        words = f"{count} are {what}, and {found.other:.0f} of {whose[1]}"
+    else:
+        words = (
+            f"{whose[0]} {wrong.slot} is wrong: {_MEASURES[found.measure]} "
+            f"{_roundings(found.error, wrong.own)}, {whose[1]} {_roundings(found.other, right.own)}"
+        )
+    target, golden = (found.error, found.other) if at_fault == "target" else (found.other, found.error)
+    return ReplayEvidence(
+        PROVEN,
+        f"{_sentence(_AGAIN)} {words}.",
+        target,
+        golden,
+        wrong.slot,
+        found.measure,
+        "target" if at_fault == "target" else "golden",
+    )
+
+
+_MEASURES = {
+    "relative error": "a relative error of",
+    "scale error": "a scale error of",
+    "mean": "its mean is off by",
+    "rows or channels": "rows or channels have scale errors of about",
+    "single numbers": "single numbers are off by",
+}
+
+
+def _roundings(size: float, own: OwnError) -> str:
+    if not own.unit:
+        return f"{size:.0f} numbers"
+    return f"{size:.2g} roundings of {own.dtype}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]},"
+
+
+# ---- other arguments ----
+
+
+def _by_arguments(
+    suspect: Suspect, ours: _Again, theirs: _Again, evidence: ReplayEvidence, replay: Rebuilder
+) -> ReplayEvidence:
+    """Whether the golden run's arguments on the target's inputs give the golden run's result."""
+    arguments = with_arguments_of(theirs.arguments, ours.arguments, suspect.replaced)
+    found = _in_double(replay, theirs.call, arguments, None).outputs
+    outputs = dict(zip(_slots(theirs.call, False, len(found)), found, strict=False))
+    worst, left_over = None, (0.0, 0.0, 0.0)
+    for one, other in zip(ours.results, theirs.results, strict=False):
+        exact = outputs.get(other.slot)
+        if exact is None or exact.shape != other.recorded.shape or not other.own.unit:
+            continue
+        before = _distance(one.recorded, other.recorded)
+        if worst is None or before > left_over[0]:
+            tenth = _LEFT * before if math.isfinite(before) else 0.0
+            allowed = max(tenth, _SIZE * other.own.floor)
+            worst, left_over = other, (before, _distance(exact, other.recorded), allowed)
+    if worst is None:
+        return _undecided(evidence, "with the golden run's arguments it gives another kind of result")
+    before, left, allowed = left_over
+    size = worst.own.unit * (worst.own.error.reference_norm if worst.own.error is not None else 0.0) or 1.0
+    numbers = f"{left / size:.2g} roundings of {worst.own.dtype} are left of {before / size:.2g}"
+    if not before > _SIZE * worst.own.floor:
+        return _undecided(evidence, "the results differ by no more than rounding")
+    if not left <= allowed:
+        return _undecided(evidence, f"with the golden run's arguments its result still differs, {numbers}")
+    return evidence._replace(
+        outcome=PROVEN,
+        reason=f"With the golden run's arguments its inputs give the golden run's {worst.slot}: {numbers}.",
+        target_error=before / size,
+        golden_error=left / size,
+        slot=worst.slot,
+        at_fault="target",
+        loss_share=_share_difference(_share(ours, outputs), _share(theirs)),
+    )
+
+
+def _distance(one: TensorData, other: TensorData) -> float:
+    """The norm of the difference; infinite if the shapes differ, or one side has NaN or infinities."""
+    if one.shape != other.shape:
+        return math.inf
+    error = pair_error(floats_of(one), floats_of(other), "float64")
+    return math.inf if error.mismatched else error.error_norm
+
+
+# ---- the share of the loss ----
+
+
+def _share(again: _Again, instead: dict[str, TensorData] | None = None) -> float | None:
+    """<dL/dy, y - exact> over the outputs of a forward call: what its own error adds to the loss.
+
+    `instead`: exact results by slot, in place of those of the call. None: no gradient was recorded.
+    """
+    if again.call.has_backward or again.given is None or not _is_recorded(again.given):
+        return None
+    numbers = {slot: number for number, (slot, _) in enumerate(_output_leaves(again.call))}
+    total = 0.0
+    for result in again.results:
+        number = numbers[result.slot]
+        gradient = again.given[number] if number < len(again.given) else None
+        exact = result.exact if instead is None else instead.get(result.slot)
+        if gradient is None or exact is None:
+            continue
+        shapes = {gradient.data.shape, result.recorded.shape, exact.shape}
+        if len(shapes) > 1 or "complex" in exact.dtype:
+            return None
+        weights, y, reference = (
+            floats_of(data).astype(np.float64) for data in (gradient.data, result.recorded, exact)
+        )
+        with np.errstate(all="ignore"):
+            total += float(np.vdot(weights, y - reference))
+    return total if math.isfinite(total) else None
+
+
+def _share_difference(ours: float | None, theirs: float | None) -> float | None:
+    return None if ours is None or theirs is None else ours - theirs
