@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -200,13 +200,17 @@ def _own_error(
         raise Skipped(Skip.NO_STANDARD, recorded.dtype)
     error = pair_error(floats_of(recorded), floats_of(exact), kind)
     precision = PRECISIONS[kind]
-    uncancelled = error.reference_norm
+    uncancelled = last_bits = 0.0
     cancels = not operator.decides and (is_back or operator.kind not in _UNCANCELLED)
     if cancels and changed is not None and changed.shape == exact.shape and how.input_unit:
-        change = pair_error(floats_of(changed), floats_of(exact), "float64").error_norm
-        uncancelled = max(uncancelled, change / (_LAST_BIT * how.input_unit))
-    inner = inner_rounding(precision.unit, how.added, uncancelled) + precision.step * math.sqrt(error.numbers)
-    return OwnError(kind, precision.unit, inner, error)
+        change = pair_error(floats_of(changed), floats_of(exact), "float64")
+        uncancelled, last_bits = change.error_norm / (_LAST_BIT * how.input_unit), change.largest
+    inner = inner_rounding(error.reference_norm, precision.unit, how.added, uncancelled, is_gradient=is_back)
+    steps = precision.step * math.sqrt(error.numbers)
+    is_known = operator.kind != "unknown"
+    return OwnError(
+        kind, precision.unit, inner + steps, last_bits, error, is_gradient=is_back, is_known=is_known
+    )
 
 
 # ---- both calls ----
@@ -232,30 +236,15 @@ def _decided(suspect: Suspect, ours: _Again, theirs: _Again, replay: Rebuilder) 
         for one, other in zip(ours.results, theirs.results, strict=False)
     ]
     share = _share_difference(_share(ours), _share(theirs))
-    target, golden = max(
-        ((one, other) for one, other in pairs), key=lambda pair: excess(pair[0].own, pair[1].own).score
-    )
-    found = excess(target.own, golden.own)
-    if found.score > 1:
-        return _proven(found, target, golden, "target")._replace(loss_share=share)
-    other, one = max(
-        ((theirs, ours) for ours, theirs in pairs), key=lambda pair: excess(pair[0].own, pair[1].own).score
-    )
-    against = excess(other.own, one.own)
-    if against.score > 1:
-        return _proven(against, other, one, "golden")._replace(loss_share=share)
-    evidence = ReplayEvidence(
-        REFUTED,
-        f"{_sentence(_AGAIN)} it is right in both runs: its {target.slot} has a relative error of "
-        f"{_roundings(roundings(target.own), target.own)}, the golden run's of "
-        f"{_roundings(roundings(golden.own), golden.own)}. What differs is rounding, or comes with its "
-        "inputs.",
-        roundings(target.own),
-        roundings(golden.own),
-        target.slot,
-        "relative error",
-        loss_share=share,
-    )
+    target = _worst(pairs)
+    golden = _worst([(other, one) for one, other in pairs])
+    if target.excess.is_fault:
+        return _proven(target, "target")._replace(loss_share=share)
+    if golden.excess.is_fault:
+        return _proven(golden, "golden")._replace(loss_share=share)
+    evidence = _right(target.result, target.other)._replace(loss_share=share)
+    if max(target.excess.score, golden.excess.score) > 1:
+        evidence = _doubtful(target, evidence)
     if ours.call.name.owner != theirs.call.name.owner:
         return _undecided(evidence, f"the golden run calls {theirs.call.name.owner}, which may have others")
     if not suspect.replaced and agree(ours.arguments, theirs.arguments):
@@ -263,6 +252,42 @@ def _decided(suspect: Suspect, ours: _Again, theirs: _Again, replay: Rebuilder) 
     if suspect.direction == BACKWARD:
         return _undecided(evidence, "those of its forward call differ")
     return _by_arguments(suspect, ours, theirs, evidence, replay)
+
+
+class _Worst(NamedTuple):
+    """The result of one run that is furthest off beside that of the other run."""
+
+    excess: Excess
+    result: _Result
+    other: _Result
+
+
+def _worst(pairs: Sequence[tuple[_Result, _Result]]) -> _Worst:
+    found = [_Worst(excess(one.own, other.own), one, other) for one, other in pairs]
+    return max(found, key=lambda each: (each.excess.is_fault, each.excess.score))
+
+
+def _right(target: _Result, golden: _Result) -> ReplayEvidence:
+    sizes = roundings(target.own), roundings(golden.own)
+    words = (
+        f"it is right in both runs: its {target.slot} has a relative error of "
+        f"{_roundings(sizes[0], target.own)}, the golden run's of {_roundings(sizes[1], golden.own)}. What "
+        "differs is rounding, or comes with its inputs."
+    )
+    return ReplayEvidence(REFUTED, f"{_sentence(_AGAIN)} {words}", *sizes, target.slot, "relative error")
+
+
+def _doubtful(found: _Worst, evidence: ReplayEvidence) -> ReplayEvidence:
+    """Neither proven nor refuted: more than rounding of the result, less than it takes to be sure."""
+    words = f"{_off(found)}: too much to refute it, and too little to prove it"
+    return evidence._replace(
+        outcome=NOT_REPLAYABLE,
+        reason=f"{_sentence(_AGAIN)} {words}.",
+        target_error=found.excess.error,
+        golden_error=found.excess.other,
+        slot=found.result.slot,
+        measure=found.excess.measure,
+    )
 
 
 def _in_units_of(one: _Result, other: _Result) -> _Result:
@@ -280,26 +305,35 @@ def _undecided(evidence: ReplayEvidence, why: str) -> ReplayEvidence:
     )
 
 
-def _proven(found: Excess, wrong: _Result, right: _Result, at_fault: str) -> ReplayEvidence:
-    whose = ("its", "the golden run's") if at_fault == "target" else ("the golden run's", "the target's")
-    if found.measure in ("NaN and infinities", "values"):
-        what = "NaN or infinite" if found.measure != "values" else "wrong"
-        count = f"{found.error:.0f} numbers of {whose[0]} {wrong.slot}"
-        words = f"{count} are {what}, and {found.other:.0f} of {whose[1]}"
-    else:
-        words = (
-            f"{whose[0]} {wrong.slot} is wrong: {_MEASURES[found.measure]} "
-            f"{_roundings(found.error, wrong.own)}, {whose[1]} {_roundings(found.other, right.own)}"
-        )
-    target, golden = (found.error, found.other) if at_fault == "target" else (found.other, found.error)
+def _proven(found: _Worst, at_fault: Literal["target", "golden"]) -> ReplayEvidence:
+    measured = found.excess
+    errors = (measured.error, measured.other)
+    target, golden = errors if at_fault == "target" else reversed(errors)
+    words = _off(found, *_OWNERS[at_fault])
     return ReplayEvidence(
         PROVEN,
         f"{_sentence(_AGAIN)} {words}.",
         target,
         golden,
-        wrong.slot,
-        found.measure,
-        "target" if at_fault == "target" else "golden",
+        found.result.slot,
+        measured.measure,
+        at_fault,
+    )
+
+
+_OWNERS = {"target": ("its", "the golden run's"), "golden": ("the golden run's", "the target's")}
+
+
+def _off(found: _Worst, whose: str = "its", other: str = "the golden run's") -> str:
+    """How far a result is off, and the same result of the other run."""
+    measured, result = found.excess, found.result
+    if measured.measure in ("NaN and infinities", "values"):
+        what = "wrong" if measured.measure == "values" else "NaN or infinite"
+        count = f"{measured.error:.0f} numbers of {whose} {result.slot}"
+        return f"{count} are {what}, and {measured.other:.0f} of {other}"
+    return (
+        f"{whose} {result.slot} is off: {_MEASURES[measured.measure]} "
+        f"{_roundings(measured.error, result.own)}, {other} {_roundings(measured.other, found.other.own)}"
     )
 
 
