@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from truth.kernel_faults import EITHER_WAY, EXACT, TOWARD_ZERO, Fault, kernels, one_element, scaled
 
+from cross_case import Crossed, crossed
 from made_runs import call, made, tensor
 from msprobe import store
 from msprobe.cli.main import main
@@ -35,6 +36,8 @@ from msprobe.verdict.locate import with_replay
 from msprobe.verdict.loss import loss_of
 from msprobe.verdict.replay_evidence import NOT_REPLAYABLE, PROVEN, REFUTED, ReplayEvidence
 from torch_fixtures import Probe
+
+__all__ = ["crossed"]
 
 NUMBERS = 24
 
@@ -172,6 +175,31 @@ def test_a_wrong_kernel_is_proven_among_kernels_that_round_otherwise(runs: Runs)
     target = runs(fault=GELU, dtype=HALF, rounding=EITHER_WAY)
     found = asked(target, runs(dtype=HALF), "Functional.gelu.0.forward")
     assert (found.outcome, found.at_fault, found.measure) == (PROVEN, "target", "scale error")
+
+
+def test_a_gradient_of_a_wrong_result_is_not_proven(tmp_path: Path) -> None:
+    """tanh computes its gradient from its result: the kernel of the gradient is right."""
+
+    def run(folder: Path, fault: Fault | None) -> Path:
+        probe = Probe(folder)
+        folder.mkdir()
+        probe.close()
+        x = torch.linspace(-2, 2, 64, requires_grad=True)
+        debugger = probe.debugger("L1", "tensor")
+        debugger.start()
+        with kernels(EXACT, fault):
+            torch.tanh(x).sum().backward()
+        debugger.stop()
+        debugger.step()
+        probe.close()
+        return probe.rank()
+
+    target, golden = run(tmp_path / "t", Fault("tanh", 0, scaled(1.05))), run(tmp_path / "g", None)
+    assert asked(target, golden, "Torch.tanh.0.forward").outcome == PROVEN
+    found = asked(target, golden, "Torch.tanh.0.backward")
+    assert found.outcome == NOT_REPLAYABLE and found.reason.startswith("Its forward call is wrong")
+    wrong = run(tmp_path / "b", Fault("tanh_backward", 0, scaled(1.05)))
+    assert asked(wrong, golden, "Torch.tanh.0.backward").outcome == PROVEN
 
 
 def test_a_dtype_argument_of_the_call_is_overridden(runs: Runs) -> None:
@@ -381,7 +409,7 @@ def test_the_command_shows_the_evidence(
     assert (
         "  replay: proven: Called again in float64 on its own inputs, its output.0 is off: a scale" in screen
     )
-    assert re.search(r"its own error changes the loss by \S+; the loss differs by \S+\n", screen)
+    assert re.search(r"  its share of the loss difference: \S+ of \S+\n", screen)
     page = next(tmp_path.glob("*.html")).read_text()
     assert "<p>Replay: proven: Called again in float64 on its own inputs, its output.0 is off" in page
 
@@ -511,3 +539,22 @@ def test_if_all_are_refuted_no_call_is_named_and_it_is_no_all_clear(tmp_path: Pa
     assert found["culprit"] is None and found["diverged"] is True and len(found["suspects"]) == 2
     words = page_words(tmp_path, comparison)
     assert words.startswith(" Refuted by replay No suspect is at fault by itself")
+
+
+# ---- MindSpore ----
+
+
+def test_calls_of_mindspore_are_refused_with_a_sentence(
+    crossed: Crossed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = missing(tmp_path, capsys, crossed.run("msn_L1_tensor"), crossed.run("ms_L1_tensor"))
+    assert said == "Only calls of PyTorch can be made again, and neither run was recorded with it."
+
+
+def test_beside_mindspore_only_the_golden_call_is_made_again(crossed: Crossed, tmp_path: Path) -> None:
+    _, found = command(crossed.run("ms_mix_tensor"), crossed.run("pt_mix_tensor"), tmp_path, "--replay")
+    replay = found["culprit"]["replay"]
+    assert found["culprit"]["golden_name"] == "Functional.layer_norm.0.forward"
+    assert (replay["outcome"], replay["target_error"], replay["at_fault"]) == (NOT_REPLAYABLE, None, None)
+    assert replay["reason"].startswith("The target was not recorded with PyTorch, so that only the golden")
+    assert 0 < replay["golden_error"] < 2

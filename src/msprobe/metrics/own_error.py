@@ -15,7 +15,8 @@ than the second allows, the run is at fault. Between them it cannot be told.
 
     relative error, single numbers           2      3      TorchDynamo's factors, of float32 and bfloat16
     scale error, mean, rows and channels     1.25   1.25   rounding toward zero has a scale error of up to 1 u
-    the same of a gradient                   1.25   2.5    what the forward call returned was rounded, too
+    the same of a gradient of what is not    1.25   2.5    it may be computed from what the forward call
+    linear                                                 returned, and that was rounded, too
 
 The second is 4 times as large for operators that the table does not know: they round several times inside.
 The first and the 4 u32 are half of what verdict/tolerance.py allows to the difference of two kernels. So if a
@@ -61,7 +62,7 @@ class OwnError(NamedTuple):
     by_last_bits: float = 0.0  # the most that one number changes if last bits of the inputs do
     error: PairError | None = None  # None: whole numbers
     unequal: int = 0  # of whole numbers: how many differ
-    is_gradient: bool = False
+    uses_result: bool = False  # it is a gradient that may be computed from what the forward call returned
     is_known: bool = True  # what the operator does
 
     @property
@@ -115,7 +116,7 @@ def _excess(measure: Measure, value: float, own: OwnError, other: OwnError | Non
     is_size = measure in ("relative error", "single numbers")
     most = (_SIZE if is_size else _DIRECTION) * max(floor, beside)
     score = 0.0 if value == 0 or math.isinf(beside) else value / most
-    clear = _CLEAR_SIZE if is_size else _CLEAR_GRADIENT if own.is_gradient else 1.0
+    clear = _CLEAR_SIZE if is_size else _CLEAR_GRADIENT if own.uses_result else 1.0
     return Excess(score, clear if own.is_known else _STEPS * clear, measure, value, beside)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from msprobe.analyse.accuracy import real_dtype
 from msprobe.analyse.standard_table import COARSE
 from msprobe.metrics.own_error import Excess, OwnError, excess, inner_rounding, roundings
 from msprobe.metrics.rounding import PRECISIONS
-from msprobe.name import BACKWARD
+from msprobe.name import BACKWARD, FORWARD
 from msprobe.operators import Operator, operator_of
 from msprobe.precheck.arguments import Arguments, Input, Rebuilder, content_of, is_float, shaken
 from msprobe.precheck.calls import Call, Skip, Skipped, reason_for
@@ -44,6 +44,7 @@ _LEFT = 0.1  # of a difference, that other inputs may bring if an argument expla
 _SIZE = 2.0  # roundings, as in metrics/own_error.py
 # Operators whose result cannot cancel: nothing is added up.
 _UNCANCELLED = frozenset({"moves", "compares", "makes", "smooth", "powers", "exponential"})
+_LINEAR = frozenset({"moves", "adds", "sums", "multiplies"})  # gradients need no result of theirs
 _AGAIN = "called again in float64 on its own inputs"
 
 
@@ -80,6 +81,7 @@ class _Again(NamedTuple):
     arguments: Arguments
     given: Sequence[Input | None] | None
     results: list[_Result]
+    uncast: dict[str, TensorData]  # outputs by slot, from the inputs as they are before mixed precision
 
 
 def replay_suspect(suspect: Suspect, setups: Setups, replay: Rebuilder) -> ReplayEvidence:
@@ -90,9 +92,26 @@ def replay_suspect(suspect: Suspect, setups: Setups, replay: Rebuilder) -> Repla
         return ReplayEvidence(NOT_REPLAYABLE, reason_for(error))
     try:
         theirs = _again(suspect.golden, suspect, setups.golden, replay)
-        return _golden_alone(theirs) if ours is None else _decided(suspect, ours, theirs, replay)
+        evidence = _golden_alone(theirs) if ours is None else _decided(suspect, ours, theirs, replay)
+        return evidence if evidence.outcome != PROVEN else _by_itself(evidence, suspect, setups, replay)
     except Exception as error:  # noqa: BLE001 - the same
         return ReplayEvidence(NOT_REPLAYABLE, f"The golden run's call: {reason_for(error)}")
+
+
+def _by_itself(
+    evidence: ReplayEvidence, suspect: Suspect, setups: Setups, replay: Rebuilder
+) -> ReplayEvidence:
+    """The same, but for a gradient whose forward call is wrong, too: it may be computed from its result."""
+    if suspect.direction != BACKWARD:
+        return evidence
+    forward = replay_suspect(suspect._replace(direction=FORWARD), setups, replay)
+    if forward.at_fault != evidence.at_fault:
+        return evidence
+    return evidence._replace(
+        outcome=NOT_REPLAYABLE,
+        reason="Its forward call is wrong, and gradients may be computed from what that returned.",
+        at_fault="",
+    )
 
 
 # ---- one call ----
@@ -102,6 +121,8 @@ def _again(call: Call, suspect: Suspect, setup: Setup, replay: Rebuilder) -> _Ag
     is_back = suspect.direction == BACKWARD
     call = call._replace(has_backward=is_back)
     arguments, given = arguments_of(call, setup), given_of(call, setup)
+    if not suspect.own_units:  # what mixed precision makes of the inputs is part of what is suspected
+        arguments = _uncast(arguments)
     if not arguments.recorded or (is_back and not _is_recorded(given)):
         raise Skipped(Skip.NO_CONTENTS)
     exact = _in_double(replay, call, arguments, given)
@@ -126,7 +147,16 @@ def _again(call: Call, suspect: Suspect, setup: Setup, replay: Rebuilder) -> _Ag
         results.append(_Result(slot, one, other, _own_error(one, other, near, how, operator, is_back)))
     if not results:
         raise Skipped(Skip.CHOOSES if operator.decides else Skip.NO_NUMBERS)
-    return _Again(call, arguments, given, results)
+    outputs = exact.outputs
+    if not is_back and any(tensor.cast for tensor in arguments.inputs):
+        outputs = _in_double(replay, call, _uncast(arguments), None).outputs
+    uncast = {} if is_back else dict(zip(_slots(call, is_back, 0), outputs, strict=False))
+    return _Again(call, arguments, given, results, uncast)
+
+
+def _uncast(arguments: Arguments) -> Arguments:
+    """The arguments as they are before mixed precision rounds them."""
+    return arguments._replace(inputs=tuple(tensor._replace(cast="") for tensor in arguments.inputs))
 
 
 def _is_recorded(given: Sequence[Input | None] | None) -> bool:
@@ -207,9 +237,9 @@ def _own_error(
         uncancelled, last_bits = change.error_norm / (_LAST_BIT * how.input_unit), change.largest
     inner = inner_rounding(error.reference_norm, precision.unit, how.added, uncancelled, is_gradient=is_back)
     steps = precision.step * math.sqrt(error.numbers)
-    is_known = operator.kind != "unknown"
+    is_known, uses_result = operator.kind != "unknown", is_back and operator.kind not in _LINEAR
     return OwnError(
-        kind, precision.unit, inner + steps, last_bits, error, is_gradient=is_back, is_known=is_known
+        kind, precision.unit, inner + steps, last_bits, error, uses_result=uses_result, is_known=is_known
     )
 
 
@@ -235,7 +265,7 @@ def _decided(suspect: Suspect, ours: _Again, theirs: _Again, replay: Rebuilder) 
         (one if suspect.own_units else _in_units_of(one, other), other)
         for one, other in zip(ours.results, theirs.results, strict=False)
     ]
-    share = _share_difference(_share(ours), _share(theirs))
+    share = _share(ours, theirs)
     target = _worst(pairs)
     golden = _worst([(other, one) for one, other in pairs])
     if target.excess.is_fault:
@@ -294,7 +324,8 @@ def _in_units_of(one: _Result, other: _Result) -> _Result:
     """A result held against the finer dtype of two."""
     if not one.own.unit or not other.own.unit:
         return one
-    return one._replace(own=one.own._replace(unit=min(one.own.unit, other.own.unit)))
+    finer = min(one.own, other.own, key=lambda own: own.unit)
+    return one._replace(own=one.own._replace(unit=finer.unit, dtype=finer.dtype))
 
 
 def _undecided(evidence: ReplayEvidence, why: str) -> ReplayEvidence:
@@ -392,7 +423,7 @@ def _by_arguments(
         golden_error=left / size,
         slot=worst.slot,
         at_fault="target",
-        loss_share=_share_difference(_share(ours, outputs), _share(theirs)),
+        loss_share=_share(ours, theirs, outputs),
     )
 
 
@@ -407,31 +438,43 @@ def _distance(one: TensorData, other: TensorData) -> float:
 # ---- the share of the loss ----
 
 
-def _share(again: _Again, instead: dict[str, TensorData] | None = None) -> float | None:
-    """<dL/dy, y - exact> over the outputs of a forward call: what its own error adds to the loss.
+def _share(ours: _Again, theirs: _Again, instead: dict[str, TensorData] | None = None) -> float | None:
+    """<dL/dy, own error of the target - own error of the golden run>, over the outputs of a forward call.
 
-    `instead`: exact results by slot, in place of those of the call. None: no gradient was recorded.
+    dL/dy is the mean of both runs, so that the share is right to the second order of the errors. What mixed
+    precision makes of inputs counts as the call's own here. `instead`: exact results of the target by slot,
+    in place of those with its own arguments. None: no gradient was recorded, or shapes differ.
     """
-    if again.call.has_backward or again.given is None or not _is_recorded(again.given):
+    if not _has_gradients(ours) or not _has_gradients(theirs):
         return None
-    numbers = {slot: number for number, (slot, _) in enumerate(_output_leaves(again.call))}
     total = 0.0
-    for result in again.results:
-        number = numbers[result.slot]
-        gradient = again.given[number] if number < len(again.given) else None
-        exact = result.exact if instead is None else instead.get(result.slot)
-        if gradient is None or exact is None:
+    for one, other in zip(ours.results, theirs.results, strict=False):
+        gradients = _gradient(ours, one), _gradient(theirs, other)
+        exact = (ours.uncast if instead is None else instead).get(one.slot), theirs.uncast.get(other.slot)
+        if gradients == (None, None):
             continue
-        shapes = {gradient.data.shape, result.recorded.shape, exact.shape}
-        if len(shapes) > 1 or "complex" in exact.dtype:
+        found = [_floats(data) for data in (*gradients, one.recorded, exact[0], other.recorded, exact[1])]
+        if any(values is None or values.shape != one.recorded.shape for values in found):
             return None
-        weights, y, reference = (
-            floats_of(data).astype(np.float64) for data in (gradient.data, result.recorded, exact)
-        )
+        gradient, golden_gradient, y, reference, golden_y, golden_reference = found
         with np.errstate(all="ignore"):
-            total += float(np.vdot(weights, y - reference))
+            error = (y - reference) - (golden_y - golden_reference)
+            total += float(np.vdot((gradient + golden_gradient) / 2, error))
     return total if math.isfinite(total) else None
 
 
-def _share_difference(ours: float | None, theirs: float | None) -> float | None:
-    return None if ours is None or theirs is None else ours - theirs
+def _has_gradients(again: _Again) -> bool:
+    return not again.call.has_backward and _is_recorded(again.given)
+
+
+def _gradient(again: _Again, result: _Result) -> TensorData | None:
+    """What came back to an output."""
+    number = [slot for slot, _ in _output_leaves(again.call)].index(result.slot)
+    given = again.given or ()
+    gradient = given[number] if number < len(given) else None
+    return None if gradient is None else gradient.data
+
+
+def _floats(data: TensorData | None) -> Any:
+    """The values as float64; None for none, and for complex numbers."""
+    return None if data is None or "complex" in data.dtype else floats_of(data).astype(np.float64)

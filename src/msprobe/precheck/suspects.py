@@ -32,7 +32,7 @@ _NO_TENSORS = (
     "{} recorded without tensors, and the suspects are called again on their recorded inputs; record with "
     "task tensor."
 )
-_BEFORE = "It differs when it comes in, so that no call of its own made it."
+_BEFORE = "The value differs when it comes in: this call did not make it, and cannot show what did."
 _MODULE = "It is a module, and only calls of APIs can be made again; record at level L1 or mix."
 _GRADIENT = "It is the gradient of a parameter, which is a sum over several calls."
 _ALONE = "One of the runs has no such call."

@@ -104,9 +104,8 @@ def replay_lines(found: Divergence) -> Iterator[str]:
     share, whole = evidence.loss_share, evidence.loss_difference
     if share is None or not share:
         return
-    yield f"its own error changes the loss by {share:.3g}" + (
-        f"; the loss differs by {whole:.3g}" if whole is not None else ""
-    )
+    of_whole = f" of {whole:.3g}" if whole is not None else ""
+    yield f"its share of the loss difference: {share:.3g}{of_whole}"
 
 
 def score(found: Divergence) -> str:
