@@ -202,6 +202,53 @@ def test_a_gradient_of_a_wrong_result_is_not_proven(tmp_path: Path) -> None:
     assert asked(wrong, golden, "Torch.tanh.0.backward").outcome == PROVEN
 
 
+def mixed(folder: Path, *, is_mixed: bool, rounding: str = EXACT) -> Path:
+    """Two products, the second below autocast or not."""
+    probe = Probe(folder)
+    folder.mkdir()
+    probe.close()
+    torch.manual_seed(5)
+    x, one, other = torch.randn(16, 24), *(torch.randn(24, 24, requires_grad=True) for _ in range(2))
+    debugger = probe.debugger("L1", "tensor")
+    debugger.start()
+    with kernels(rounding):
+        x = F.gelu(F.linear(x, one))
+        with torch.autocast("cpu", HALF, enabled=is_mixed):
+            x = F.linear(x, other)
+        x.float().square().mean().backward()
+    debugger.stop()
+    debugger.step()
+    probe.close()
+    return probe.rank()
+
+
+def test_a_call_that_alone_loses_precision_is_proven(tmp_path: Path) -> None:
+    target, golden = mixed(tmp_path / "t", is_mixed=True), mixed(tmp_path / "g", is_mixed=False)
+    (comparison,) = compare(target, golden)
+    culprit = comparison.located.culprit
+    assert culprit is not None and culprit.verdict.reason.startswith("precision is lost here")
+    suspect = replaying._Calls(comparison).suspect(culprit)
+    assert isinstance(suspect, Suspect) and not suspect.own_units
+    found = asked(target, golden, "Functional.linear.1.forward", own_units=False)
+    assert (found.outcome, found.at_fault) == (PROVEN, "target")
+    assert "roundings of float32, the golden run's" in found.reason
+
+
+def test_mixed_precision_in_both_runs_is_held_against_its_own_dtype(tmp_path: Path) -> None:
+    runs = [
+        mixed(tmp_path / name, is_mixed=True, rounding=rounding)
+        for name, rounding in (("t", TOWARD_ZERO), ("g", EXACT))
+    ]
+    (comparison,) = compare(*runs)
+    ours, theirs = (
+        call_of(recording, "Functional.linear.1.forward")
+        for recording in (comparison.target, comparison.golden)
+    )
+    assert not replaying._loses_precision(ours, theirs)
+    for side in (FORWARD, BACKWARD):
+        assert asked(*runs, f"Functional.linear.1.{side}").outcome == REFUTED
+
+
 def test_a_dtype_argument_of_the_call_is_overridden(runs: Runs) -> None:
     """softmax(dtype=float32) of bfloat16: an error of 1e-6 shows only beside a reference in float64."""
     fault = Fault("_softmax", 0, scaled(1 + 2**-20))

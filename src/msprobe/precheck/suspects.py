@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ class _Calls:
         if not _is_callable(self._comparison.golden):
             return "The golden run was not recorded with PyTorch, so that its call cannot be made again."
         replaced = found.place.slot if is_entered else ""
-        own_units = self._comparison.precision is not None or _dtypes(target) != _dtypes(golden)
+        own_units = self._comparison.precision is not None or not _loses_precision(target, golden)
         ours = target if _is_callable(self._comparison.target) else None
         return Suspect(ours, golden, name.direction, replaced, own_units)
 
@@ -191,11 +191,16 @@ def _has_fractions(leaf: Leaf) -> bool:
     return leaf.is_tensor and roundoff(leaf.dtype) > 0
 
 
-def _dtypes(call: Call) -> set[str | None]:
-    """The dtypes of the numbers with a fraction that went into a call."""
-    return {leaf.dtype for leaf in _inputs(call.forward) if _has_fractions(leaf)}
+def _loses_precision(target: Call, golden: Call) -> bool:
+    """Whether two calls get numbers of the same dtypes and return others, so that one of them is coarser."""
+    given, returned = (
+        [_dtypes(call.forward, fields) for call in (target, golden)]
+        for fields in (("input_args", "input_kwargs"), ("output",))
+    )
+    return given[0] == given[1] and returned[0] != returned[1]
 
 
-def _inputs(record: Record) -> list[Leaf]:
-    fields: Mapping[str, object] = record.fields
-    return list(leaves([fields.get("input_args"), fields.get("input_kwargs")]))  # type: ignore[list-item]
+def _dtypes(record: Record, fields: Sequence[str]) -> set[str | None]:
+    """The dtypes of the numbers with a fraction in these fields."""
+    found = (leaf for field in fields for leaf in leaves(record.fields.get(field)))
+    return {leaf.dtype for leaf in found if _has_fractions(leaf)}
