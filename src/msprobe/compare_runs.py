@@ -22,13 +22,14 @@ from msprobe.report.answer import alignment, answer
 from msprobe.report.files import Wanted, Written, name_of, write_files, write_next, write_overview
 from msprobe.report.saved_mapping import Mapped, mapped_calls, mapped_places, write_data_mapping
 from msprobe.store import Source
-from msprobe.verdict.comparison import Outcome, labelled
+from msprobe.verdict.comparison import Comparison, Outcome, labelled
 from msprobe.verdict.locate import overall
 from msprobe.verdict.plan import Plan, plan
 
 _INTERRUPTED = 130
 
 Pairs = Sequence[tuple[Source, Source]]
+Replay = Callable[[Comparison], Comparison]
 
 
 class Options(NamedTuple):
@@ -42,6 +43,7 @@ class Options(NamedTuple):
     framework: str | None = None  # of the target, if the user named it
     save_mapping: str | None = None  # where to write which place was compared with which
     as_specified: bool = False  # the table pairs calls by their numbers, and the advice is shown in full
+    replay: Replay | None = None  # calls the suspects again, and gives the comparison with what that showed
 
 
 class Compared(NamedTuple):
@@ -197,6 +199,8 @@ def _one(
             as_specified=options.as_specified,
             progress=progress,
         )
+        if options.replay is not None:
+            comparison = options.replay(comparison)
         culprit = comparison.located.culprit
         found = plan(target, culprit) if culprit is not None else None
         written = Written()

@@ -30,6 +30,11 @@ by what they do, where they stand in the model, their shapes and values; the tab
   msprobe compare ./mindspore_dump ./pytorch_dump --save_mapping pairs.yaml
   msprobe compare ./mindspore_dump ./pytorch_dump -am -cm cells.yaml
 
+--replay calls the suspects again in float64 on their recorded inputs, in both runs. Each is then proven,
+refuted or not replayable. Both runs must be recorded with task tensor, and PyTorch must be installed:
+
+  msprobe compare ./npu_dump ./gpu_dump --replay
+
 Kernels of MindSpore graphs are compared if compare.json names folders and has rank_id or step_id; -o, --csv,
 --json, --junit and --fail-on can be given with it:
 
@@ -53,6 +58,7 @@ from msprobe.screen import harmless
 
 if TYPE_CHECKING:
     from msprobe.compare_request import Request
+    from msprobe.compare_runs import Replay
     from msprobe.pairing.mapping import Mappings
     from msprobe.verdict.comparison import Outcome
 
@@ -61,7 +67,7 @@ FAILURES = ("divergence", "accuracy", "unmatched")
 _PAIRING = ("fuzzy_match", "api_mapping", "cell_mapping", "data_mapping", "layer_mapping")  # but for --align
 _NOT_FOR_KERNELS = (
     *("stack_mode", "compare_only", "align", *_PAIRING, "save_mapping"),
-    "jobs",
+    *("jobs", "replay"),
 )
 
 
@@ -81,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "numbers cannot be trusted, and the screen says why",
     )
     _add_mappings(parser)
+    add(
+        "--replay",
+        action="store_true",
+        help="call the suspects again in float64 on their recorded inputs, in both runs, and say of each "
+        "whether it is at fault by itself; needs recordings with task tensor, and PyTorch",
+    )
     add(
         "--save_mapping",
         metavar="FILE",
@@ -159,6 +171,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.framework,
         arguments.save_mapping,
         arguments.input_path is not None,
+        _replay(arguments) if arguments.replay else None,
     )
     compared = compare_runs(request.target, request.golden, wanted, options, progress("comparing"))
     if request.loud:
@@ -170,6 +183,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.junit is not None:
         write_junit(Path(arguments.junit), compared.outcomes)
     return _status(compared.outcomes, arguments.fail_on or ())
+
+
+def _replay(arguments: argparse.Namespace) -> Replay:
+    """What calls the suspects again; several comparisons at a time share the processor."""
+    from functools import partial
+
+    from msprobe.cli.run_ut import WORKER
+    from msprobe.precheck.pool import command_of
+    from msprobe.precheck.suspects import Worker, replay_suspects
+
+    jobs = _jobs(arguments.jobs)
+    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
+    return partial(replay_suspects, worker=Worker(command_of(WORKER), threads=threads))
 
 
 def _mappings(arguments: argparse.Namespace) -> Mappings:

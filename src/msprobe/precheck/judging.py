@@ -175,18 +175,19 @@ def _dropped(ours: Values, theirs: Values) -> Verdict:
 def _by_rounding(sides: _Sides, kind: str, how: How, *, looked: bool) -> Judged:
     checked, exact = sides.checked, sides.exact
     assert checked is not None and exact is not None
-    theirs = _floats(exact)
-    error = _error(_floats(checked), theirs, kind)
+    theirs = floats_of(exact)
+    error = pair_error(floats_of(checked), theirs, kind)
     if not looked:
         return judge_rounding(error, kind, how.added)
     sample, last_bits = (
-        None if other is None or other.shape != exact.shape else _error(_floats(other), theirs, kind)
+        None if other is None or other.shape != exact.shape else pair_error(floats_of(other), theirs, kind)
         for other in (sides.sample, sides.last_bits)
     )
     return judge_rounding(error, kind, how.added, Evidence(sample, last_bits, how.input_unit))
 
 
-def _error(result: Array, reference: Array, kind: str) -> PairError:
+def pair_error(result: Array, reference: Array, kind: str) -> PairError:
+    """Measure a result of dtype `kind` against a reference of higher precision."""
     finite = reference[np.isfinite(reference)].astype(np.complex128 if reference.dtype.kind == "c" else float)
     with np.errstate(all="ignore"):
         rms = float(np.linalg.norm(finite)) / math.sqrt(finite.size) if finite.size else 0.0
@@ -196,5 +197,6 @@ def _error(result: Array, reference: Array, kind: str) -> PairError:
     )
 
 
-def _floats(data: TensorData) -> Array:
+def floats_of(data: TensorData) -> Array:
+    """The values of a tensor in its shape; those of half precision as float32."""
     return as_float(*values_of(data)).reshape(data.shape)

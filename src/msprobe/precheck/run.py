@@ -38,6 +38,7 @@ class Side(NamedTuple):
     device: str
     raised: Callable[[str], str]
     failure: Skip
+    raises_casts: bool = False  # also the dtype that a cast is told
 
 
 def checked_side(device: str) -> Side:
@@ -46,12 +47,24 @@ def checked_side(device: str) -> Side:
 
 def reference_side(call: Call, arguments: Arguments) -> Side:
     """One step more precise than the most precise number among the arguments."""
-    operator = operator_of(call.name)
-    if operator.reads_bits or (call.name.api == "view" and _names_dtype(arguments)):
+    if _depends_on_width(call, arguments):
         return Side(HOST, str, Skip.REFERENCE_FAILED)
     dtypes = {tensor.computed for tensor in arguments.inputs}
     wide = bool(dtypes & _SINGLE) or not any(map(is_float, dtypes))
     return Side(HOST, partial(_raised, wide=wide), Skip.REFERENCE_FAILED)
+
+
+def double_side(call: Call, arguments: Arguments) -> Side:
+    """float64 throughout, also where the call names another dtype; Skipped where it cannot be had."""
+    if _depends_on_width(call, arguments):
+        raise Skipped(Skip.FIXED_DTYPE)
+    return Side(HOST, partial(_raised, wide=True), Skip.REFERENCE_FAILED, raises_casts=True)
+
+
+def _depends_on_width(call: Call, arguments: Arguments) -> bool:
+    """Whether the result depends on how many bits a number has."""
+    reads_bits = operator_of(call.name).reads_bits
+    return reads_bits or (call.name.api == "view" and _names_dtype(arguments))
 
 
 def _names_dtype(arguments: Arguments) -> bool:
@@ -158,7 +171,8 @@ class _Run:
         self._outputs = found or [item for item in _flat(output) if _is_number(item)]
 
     def _dtype(self, dtype: str) -> str:
-        return dtype if operator_of(self._call.name).casts else self._side.raised(dtype)
+        keeps = operator_of(self._call.name).casts and not self._side.raises_casts
+        return dtype if keeps else self._side.raised(dtype)
 
     def _take(self) -> tuple[TensorData, ...]:
         taken = []

@@ -68,13 +68,13 @@ def backward_side(answer: Answer) -> Answer:
 
 def reference_of(call: Call, setup: Setup, replay: Rebuilder) -> Ran:
     """The call in higher precision, and nothing beside it."""
-    arguments = _arguments(call, setup)
-    return run(replay, call, arguments, reference_side(call, arguments), _given(call, setup))
+    arguments = arguments_of(call, setup)
+    return run(replay, call, arguments, reference_side(call, arguments), given_of(call, setup))
 
 
 def _checked(call: Call, setup: Setup, replay: Rebuilder) -> Answer:
-    arguments = _arguments(call, setup)
-    given = _given(call, setup)
+    arguments = arguments_of(call, setup)
+    given = given_of(call, setup)
     before = replay.randomness()
     recorded = _recorded(call, setup, arguments, given)
     ours = recorded
@@ -85,28 +85,31 @@ def _checked(call: Call, setup: Setup, replay: Rebuilder) -> Answer:
         ours = ran if ours is None else ran._replace(outputs=ours.outputs)
         replay.restore_randomness(before)
     side = reference_side(call, arguments)
-    repeats = _repeats(arguments.inputs, recorded.gradients) if recorded and recorded.gradients else {}
-    reference = _merged(run(replay, call, arguments, side, given), repeats)
+    repeats = repeats_in(arguments.inputs, recorded.gradients) if recorded and recorded.gradients else {}
+    reference = merged(run(replay, call, arguments, side, given), repeats)
     drops = replay.drew(before)
     if drops and operator_of(call.name).drops not in dropouts.JUDGED:
         raise Skipped(Skip.RANDOM)
     if not reference.outputs:
         raise Skipped(Skip.NO_NUMBERS)
-    how = _how(call, arguments, given, drops=drops)
+    how = how_of(call, arguments, given, drops=drops)
     answer = judge_call(call, ours, reference, how)
     if drops:
         answer = _dropout(call, answer, arguments, given, ours, how)
     elif answer.is_off:
         sampled = _sample(replay, call, arguments, given, setup, recorded)
-        last_bits = run(replay, call, _nudged(arguments), side, None if given is None else shaken(given))
-        rounds = Rounds(_merged(last_bits, repeats), _merged(sampled, repeats))
+        last_bits = run(replay, call, nudged(arguments), side, None if given is None else shaken(given))
+        rounds = Rounds(merged(last_bits, repeats), merged(sampled, repeats))
         answer = judge_call(call, ours, reference, how, rounds)
     if setup.error_folder is not None and ERROR in answer.summed:
         _save(setup.error_folder, call, arguments, ours, reference)
     return answer
 
 
-def _how(call: Call, arguments: Arguments, given: Sequence[Input | None] | None, *, drops: bool) -> How:
+def how_of(
+    call: Call, arguments: Arguments, given: Sequence[Input | None] | None, *, drops: bool = False
+) -> How:
+    """What of a call its results are judged by."""
     computed = next((tensor.cast for tensor in arguments.inputs if tensor.cast), "")
     leaves_in = leaves([call.forward.fields.get("input_args"), call.forward.fields.get("input_kwargs")])
     dtypes = {tensor.computed for tensor in (*arguments.inputs, *filter(None, given or ()))}
@@ -114,7 +117,8 @@ def _how(call: Call, arguments: Arguments, given: Sequence[Input | None] | None,
     return How(drops, computed, summands(leaves_in, is_gradient=True), max(units, default=0.0))
 
 
-def _nudged(arguments: Arguments) -> Arguments:
+def nudged(arguments: Arguments) -> Arguments:
+    """The arguments with every number changed in its last bit."""
     return arguments._replace(inputs=tuple(filter(None, shaken(arguments.inputs))))
 
 
@@ -170,8 +174,11 @@ def _dropout(
 # ---- what was recorded ----
 
 
-def _arguments(call: Call, setup: Setup) -> Arguments:
-    """Gradients were recorded though no input wanted one: in the first run of a checkpoint none does."""
+def arguments_of(call: Call, setup: Setup) -> Arguments:
+    """The arguments of a call; if gradients were recorded and no input wants one, all inputs do.
+
+    In the first run of a checkpoint no input wants a gradient.
+    """
     arguments = rebuild(setup.recording, call.name, call.forward.fields)
     if call.backward is None or any(tensor.requires_grad for tensor in arguments.inputs):
         return arguments
@@ -179,7 +186,7 @@ def _arguments(call: Call, setup: Setup) -> Arguments:
     return arguments._replace(inputs=tuple(wanting))
 
 
-def _given(call: Call, setup: Setup) -> list[Input | None] | None:
+def given_of(call: Call, setup: Setup) -> list[Input | None] | None:
     """The gradients of the outputs; None if the recording has none of this call."""
     if call.backward is None:
         return None
@@ -205,10 +212,10 @@ def _recorded(
         return None
     if given is None or not all(tensor is None or tensor.recorded for tensor in given):
         return Ran(found)
-    return Ran(found, _recorded_gradients(call, setup, arguments))
+    return Ran(found, recorded_gradients(call, setup, arguments))
 
 
-def _recorded_gradients(call: Call, setup: Setup, arguments: Arguments) -> tuple[TensorData | None, ...]:
+def recorded_gradients(call: Call, setup: Setup, arguments: Arguments) -> tuple[TensorData | None, ...]:
     """One for each tensor among the inputs; none at all if they are not of these tensors.
 
     Older releases recorded the gradients of a call's last node, which may have other inputs.
@@ -226,7 +233,7 @@ def _recorded_gradients(call: Call, setup: Setup, arguments: Arguments) -> tuple
     return tuple(found)
 
 
-def _merged(ran: Ran, repeats: Mapping[int, int]) -> Ran:
+def merged(ran: Ran, repeats: Mapping[int, int]) -> Ran:
     """The run with gradients of a tensor that was given twice added up, as they are in a recording."""
     gradients = list(ran.gradients)
     for later, first in repeats.items():
@@ -238,7 +245,7 @@ def _merged(ran: Ran, repeats: Mapping[int, int]) -> Ran:
     return ran._replace(gradients=tuple(gradients))
 
 
-def _repeats(inputs: Sequence[Input], recorded: Sequence[TensorData | None]) -> dict[int, int]:
+def repeats_in(inputs: Sequence[Input], recorded: Sequence[TensorData | None]) -> dict[int, int]:
     """Which inputs are an earlier one again: the same contents, and the recorded gradient is at that one."""
     found = {}
     for later, tensor in enumerate(inputs):

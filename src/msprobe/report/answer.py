@@ -30,9 +30,12 @@ def answer(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield headline(outcomes)
     located = [outcome.located for outcome in outcomes]
     culprit = overall(located)
+    found = suspects(located)
     if culprit is not None:
         yield from (f"  {line}" for line in details(culprit))
-        yield from _others(suspects(located)[1:])
+        yield from _others(found[1:], "other suspects")
+    elif found:
+        yield from _others(found, "suspects")
     else:
         yield from _uncertain(outcomes)
     yield from (f"  {line}" for line in facts(outcomes))
@@ -53,6 +56,10 @@ def headline(outcomes: Sequence[Outcome]) -> str:
         if culprit.verdict.level == ENTERED:
             return f"First divergence: {name}: its {culprit.place.slot} differs when it comes in."
         return f"Culprit: {name}."
+    refuted = len(suspects([outcome.located for outcome in outcomes]))
+    if refuted:
+        count = f"{counted(refuted, 'suspect', 'were')} called again in float64"
+        return f"No suspect is at fault by itself: {count}, and each gives what its inputs call for."
     if not judged:
         return "Nothing could be judged: no value is known on both sides. Are both of one level?"
     compared = counted(judged, "value", "were")
@@ -72,14 +79,33 @@ def _uncertain(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield f"  first uncertain value: {each.place.name}{_where(each)}: {each.verdict.reason}"
 
 
-def _others(found: Sequence[Divergence]) -> Iterator[str]:
-    """Further suspects, in order of execution."""
+def _others(found: Sequence[Divergence], title: str) -> Iterator[str]:
+    """Further suspects, in order of execution, or by what replay showed."""
     if found:
-        yield "  other suspects:"
+        yield f"  {title}{in_brackets(order_of(found))}:"
     for each in found[:_MOST_SUSPECTS]:
         yield f"    {each.place.name}{_where(each)}: {each.verdict.reason}{in_brackets(score(each))}"
+        yield from (f"      {line}" for line in replay_lines(each))
     if len(found) > _MOST_SUSPECTS:
         yield f"    and {len(found) - _MOST_SUSPECTS} more"
+
+
+def order_of(found: Sequence[Divergence]) -> str:
+    """How suspects are ordered, if not only in order of execution."""
+    return "proven ones first, refuted ones last" if any(each.replay is not None for each in found) else ""
+
+
+def replay_lines(found: Divergence) -> Iterator[str]:
+    """What calling a suspect again showed, and what it means for the loss."""
+    evidence = found.replay
+    if evidence is None:
+        return
+    yield f"replay: {evidence.outcome}: {evidence.reason}"
+    share, whole = evidence.loss_share, evidence.loss_difference
+    if share is None or not share:
+        return
+    of_whole = f" of {whole:.3g}" if whole is not None else ""
+    yield f"its share of the loss difference: {share:.3g}{of_whole}"
 
 
 def score(found: Divergence) -> str:
@@ -97,6 +123,11 @@ def facts(outcomes: Sequence[Outcome]) -> Iterator[str]:
     precision = next((outcome.precision for outcome in outcomes if outcome.precision is not None), None)
     if precision is not None:
         yield precision_fact(precision)
+    yield from dict.fromkeys(
+        f"replay: {outcome.replay.missing}"
+        for outcome in outcomes
+        if outcome.replay is not None and outcome.replay.missing
+    )
     not_equal = next((o.located.not_equal for o in outcomes if o.located.not_equal is not None), None)
     if not_equal is not None:
         yield f"first value that is not bit-equal: {not_equal.place.name}{_where(not_equal)}"
@@ -111,6 +142,7 @@ def details(culprit: Divergence) -> Iterator[str]:
     """What a reader wants to know of it next."""
     yield f"{culprit.place.slot or 'value'}: {culprit.verdict.reason}"
     yield from weight(culprit)
+    yield from replay_lines(culprit)
     if culprit.golden not in ("", str(culprit.place.record.name)):
         yield f"compared with {culprit.golden} of the golden run"
     if culprit.hint:

@@ -12,7 +12,9 @@ from msprobe.report.answer import (
     evidence,
     headline,
     in_brackets,
+    order_of,
     precision_fact,
+    replay_lines,
     score,
     weight,
 )
@@ -24,6 +26,7 @@ _MOST_SUSPECTS = 6
 _KICKER = {
     "culprit": "Not rounding",
     "uncertain": "Cannot tell",
+    "refuted": "Refuted by replay",
     "fine": "Within rounding",
     "unknown": "Not judged",
 }
@@ -44,7 +47,7 @@ def answer_section(comparison: Comparison, outcome: Outcome, next_config: str) -
     divergence = located.culprit or located.first
     kind = "fine" if outcome.judged else "unknown"
     if divergence is not None:
-        kind = "culprit" if located.culprit is not None else "uncertain"
+        kind = "culprit" if located.culprit is not None else "refuted" if located.origins else "uncertain"
     lines = [
         *_divergence(divergence, comparison.target),
         *_more(comparison),
@@ -79,8 +82,8 @@ def _divergence(found: Divergence | None, target: Recording) -> Iterator[str]:
     slot = found.place.slot or "value"
     place = slot if found.verdict.is_origin else found.place.name
     yield f'<p class="lead">{_jump(found.row, escape(place))}: {escape(verdict.reason)}.</p>'
-    for line in weight(found):
-        yield f"<p>{escape(line[0].upper() + line[1:])}.</p>"
+    for line in (*weight(found), *replay_lines(found)):
+        yield f"<p>{escape(line[0].upper() + line[1:].removesuffix('.'))}.</p>"
     if found.hint:
         yield f'<p class="hint">{escape(found.hint)}</p>'
     yield "<dl>"
@@ -107,12 +110,16 @@ def _stack(frames: tuple[str, ...]) -> Iterator[str]:
 def _more(comparison: Comparison) -> Iterator[str]:
     """Other suspects, what is true of the run as a whole, and who made the first NaN."""
     located = comparison.located
-    further = [origin for origin in located.origins if origin is not located.culprit]
+    shown = located.culprit or located.first
+    further = [origin for origin in located.origins if origin is not shown]
     if further:
         items = "".join(map(_suspect, further[:_MOST_SUSPECTS]))
         rest = len(further) - _MOST_SUSPECTS
         more = f"<li>and {rest:,} more</li>" if rest > 0 else ""
-        yield f'<h2 class="aside">Other suspects</h2><ol class="suspects">{items}{more}</ol>'
+        title = escape(f"Other suspects{in_brackets(order_of(further))}")
+        yield f'<h2 class="aside">{title}</h2><ol class="suspects">{items}{more}</ol>'
+    if comparison.replay is not None and comparison.replay.missing:
+        yield f'<p class="aside">Replay: {escape(comparison.replay.missing)}</p>'
     if comparison.precision is not None:
         fact = escape(precision_fact(comparison.precision))
         yield f'<p class="aside">{fact[0].upper()}{fact[1:]}.</p>'
@@ -128,7 +135,8 @@ def _more(comparison: Comparison) -> Iterator[str]:
 
 def _suspect(found: Divergence) -> str:
     link = _jump(found.row, escape(found.place.name))
-    return f"<li>{link}: {escape(found.verdict.reason)}{escape(in_brackets(score(found)))}</li>"
+    replay = "".join(f"<br>{escape(line)}" for line in replay_lines(found))
+    return f"<li>{link}: {escape(found.verdict.reason)}{escape(in_brackets(score(found)))}{replay}</li>"
 
 
 def _alignment(outcome: Outcome) -> Iterator[str]:

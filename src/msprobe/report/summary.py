@@ -13,6 +13,7 @@ from msprobe.report.table import SURROGATE
 from msprobe.verdict.assess import LEVELS
 from msprobe.verdict.comparison import Aligned, Case, Outcome
 from msprobe.verdict.locate import MOST_SUSPECTS, Divergence, diverged, overall, suspects
+from msprobe.verdict.replay_evidence import ReplayEvidence
 
 VERSION = 1  # of the summary; a new key does not change it, a changed or missing one does
 
@@ -40,6 +41,7 @@ def summary(outcomes: Sequence[Outcome], *, files: Mapping[str, Any] | None = No
         "suspects": [described(each) for each in suspects(found)],
         "first_not_equal": described(not_equal[0] if not_equal else None),
         "precision": precision._asdict() if precision is not None else None,
+        "replay": _replay_counts(outcomes),
         "recordings": [_recording(outcome) for outcome in outcomes],
         "files": dict(files or {}),
     }
@@ -59,6 +61,7 @@ def _recording(outcome: Outcome) -> dict[str, Any]:
         "suspects": [described(each) for each in outcome.located.origins[:MOST_SUSPECTS]],
         "first_not_equal": described(outcome.located.not_equal),
         "precision": outcome.precision._asdict() if outcome.precision is not None else None,
+        "replay": _replay_counts([outcome]),
         "nan_producer": described(outcome.located.not_finite),
         "alignment": _alignment(outcome.aligned),
     }
@@ -108,12 +111,43 @@ def described(divergence: Divergence | None) -> dict[str, Any] | None:
         "modules": list(divergence.modules),
         "stack": list(divergence.frames),
         "row": divergence.row,
+        "replay": _replay(divergence.replay),
         "evidence": {
             "grade": evidence.grade,
             "checked": evidence.checked,
             "unchecked": dict(evidence.unchecked),
             "notes": list(evidence.notes),
         },
+    }
+
+
+def _replay(evidence: ReplayEvidence | None) -> dict[str, Any] | None:
+    """What calling a suspect again showed; null if it was not called again."""
+    if evidence is None:
+        return None
+    return {
+        "outcome": evidence.outcome,
+        "reason": evidence.reason,
+        "target_error": _number(evidence.target_error),
+        "golden_error": _number(evidence.golden_error),
+        "slot": evidence.slot or None,
+        "measure": evidence.measure or None,
+        "at_fault": evidence.at_fault or None,
+        "loss_share": _number(evidence.loss_share),
+        "loss_difference": _number(evidence.loss_difference),
+    }
+
+
+def _replay_counts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    """How many suspects have which outcome, and what was missing; null if replay was not asked for."""
+    counts = [outcome.replay for outcome in outcomes if outcome.replay is not None]
+    if not counts:
+        return None
+    return {
+        "proven": sum(count.proven for count in counts),
+        "refuted": sum(count.refuted for count in counts),
+        "not_replayable": sum(count.not_replayable for count in counts),
+        "missing": next((count.missing for count in counts if count.missing), None),
     }
 
 

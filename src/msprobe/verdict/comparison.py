@@ -13,6 +13,7 @@ from msprobe.record import Recording
 from msprobe.verdict.assess import NOT_JUDGED, Verdict
 from msprobe.verdict.locate import Located
 from msprobe.verdict.precision import Precision
+from msprobe.verdict.replay_evidence import ReplayCount
 
 DOUBTFUL = 0.8  # below it a pair should be looked at
 
@@ -71,6 +72,7 @@ class Outcome(NamedTuple):
     cases: tuple[Case, ...] = ()
     aligned: Aligned | None = None  # if calls were paired by their looks
     precision: Precision | None = None  # the whole target run computes in a coarser dtype
+    replay: ReplayCount | None = None  # what calling the suspects again showed, if that was asked for
 
     @property
     def label(self) -> str:
@@ -93,6 +95,7 @@ class Comparison(NamedTuple):
     precision: Precision | None = None  # the whole target run computes in a coarser dtype
     judged: list[Pair] | None = None  # what our verdict judged, if not the pairs of the findings
     why_aligned: str = ""  # why calls were paired by what they do although nobody asked for it
+    replay: ReplayCount | None = None  # what calling the suspects again showed, if that was asked for
 
     def outcome(self, *, with_cases: bool = False) -> Outcome:
         results = Counter(finding.result for finding in self.findings)
@@ -110,14 +113,19 @@ class Comparison(NamedTuple):
             tuple(self._cases()) if with_cases else (),
             self._aligned(),
             self.precision,
+            self.replay,
         )
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """What our verdict judged."""
+        return [finding.pair for finding in self.findings] if self.judged is None else self.judged
 
     def _aligned(self) -> Aligned | None:
         in_table = self.judged is None
-        pairs = [finding.pair for finding in self.findings] if self.judged is None else self.judged
         found = (
             AlignedCall(str(p.target.record.name), str(p.golden.record.name), p.certainty)
-            for p in pairs
+            for p in self.pairs
             if p.target is not None and p.golden is not None and p.certainty is not None
         )
         known = tuple(dict.fromkeys(found))

@@ -26,6 +26,7 @@ from msprobe.verdict.assess import (
 )
 from msprobe.verdict.call_facts import content
 from msprobe.verdict.hint import hint
+from msprobe.verdict.replay_evidence import PROVEN, REFUTED, ReplayEvidence
 
 Grade = Literal["strong", "fair", "weak"]
 
@@ -54,6 +55,12 @@ class Divergence(NamedTuple):
     rank: int | None = None
     content: object = None  # tells its values from others
     golden: str = ""  # the call that it was judged by
+    replay: ReplayEvidence | None = None  # what calling it again showed, if that was asked for
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether calling it again showed that the call itself is not at fault."""
+        return self.replay is not None and self.replay.outcome == REFUTED
 
     @property
     def is_collective(self) -> bool:
@@ -64,8 +71,8 @@ class Located(NamedTuple):
     """One rank at one step."""
 
     first: Divergence | None  # differs by more than rounding and its inputs explain, or may do so
-    culprit: Divergence | None  # made it, or is where it came in
-    origins: tuple[Divergence, ...]  # all that look so, in the order of execution
+    culprit: Divergence | None  # made it, or is where it came in; None also if replay refuted all
+    origins: tuple[Divergence, ...]  # all that look so, in the order of execution; see with_replay()
     not_finite: Divergence | None  # the target's first call that made NaN of finite numbers
     step: int | None = None
     noise: frozenset[object] = frozenset()  # what may differ in later steps: contents, names of gradients
@@ -130,7 +137,7 @@ Diverged = bool | Literal["cannot tell"]
 
 def diverged(found: Sequence[Located]) -> Diverged:
     """Return whether anything differs by more than rounding explains; "cannot tell" is no all-clear."""
-    if overall(found) is not None:
+    if suspects(found):
         return True
     return "cannot tell" if any(one.uncertain is not None for one in found) else False
 
@@ -319,21 +326,41 @@ def overall(found: Sequence[Located]) -> Divergence | None:
     """The culprit over all steps and ranks: the earliest step, then the one no communication brought.
 
     A rank whose result of a collective call differs may only have been handed it; what came before the
-    fewest collective calls was first.
+    fewest collective calls was first. What replay proved goes before all others; what it refuted is none.
     """
-    news = (next((each for each in one.origins if _is_news(each, found)), None) for one in found)
-    return min((each for each in news if each is not None), key=_precedence, default=None)
+    return next((each for each in suspects(found) if not each.is_refuted), None)
 
 
 MOST_SUSPECTS = 20
 
 
 def suspects(found: Sequence[Located]) -> list[Divergence]:
-    """Return the values that may have made the difference, the culprit first, then in order of execution."""
-    culprit = overall(found)
+    """Return the values that may have made the difference, in order of execution over all steps and ranks.
+
+    Those that replay proved come first, those that it refuted last. The first is the culprit unless it is
+    refuted, which means that all are.
+    """
     news = [each for one in found for each in one.origins if _is_news(each, found)]
-    others = sorted((each for each in news if each is not culprit), key=_precedence)
-    return ([] if culprit is None else [culprit]) + others[: MOST_SUSPECTS - 1]
+    return sorted(news, key=lambda each: (_standing(each), _precedence(each)))[:MOST_SUSPECTS]
+
+
+def with_replay(located: Located, evidence: Mapping[int, ReplayEvidence]) -> Located:
+    """Return the same with evidence, by the number of the suspect; proven ones come first, refuted ones last.
+
+    The first divergence stays the first in order of execution.
+    """
+    origins = [each._replace(replay=evidence.get(n)) for n, each in enumerate(located.origins)]
+    ranked = sorted(origins, key=_standing)
+    first = origins[0] if located.culprit is not None and origins else located.first
+    culprit = next((each for each in ranked if not each.is_refuted), None)
+    return located._replace(first=first, culprit=culprit, origins=tuple(ranked))
+
+
+def _standing(found: Divergence) -> int:
+    """Where replay puts a suspect: proven, not replayed, refuted."""
+    if found.replay is None:
+        return 1
+    return {PROVEN: 0, REFUTED: 2}.get(found.replay.outcome, 1)
 
 
 def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
