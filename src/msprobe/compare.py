@@ -130,7 +130,7 @@ def compare_recordings(
     judged = table if is_one else match(target, golden, fuzzy=fuzzy, rename=verdict)
     findings = _findings(mode, table, target, golden, progress)
     judged_findings = findings if is_one else _judged_findings(mode, judged, findings, target, golden)
-    verdicts, precision = assess(judged_findings, Graph(target))
+    verdicts, precision = assess(judged_findings, (Graph(target), Graph(golden)))
     located = locate(target, golden, mode, judged_findings, verdicts, notes=pairing.notes)
     if not is_one:
         rows = TableRows(table, judged)

@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from msprobe.analyse.judge import Finding, by_call
+from msprobe.analyse.judge import Finding
 from msprobe.dtypes import SINGLE
 from msprobe.graph import Graph, Maker
 from msprobe.graph_order import in_order
-from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
@@ -33,7 +33,7 @@ from msprobe.verdict.call_facts import (
     spot_of,
     unjudged_reason,
 )
-from msprobe.verdict.difference import Difference, difference
+from msprobe.verdict.difference import Difference
 from msprobe.verdict.directions import (
     CLEAN,
     GAIN,
@@ -48,6 +48,7 @@ from msprobe.verdict.directions import (
     unlike_others,
 )
 from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
+from msprobe.verdict.one_sided import OneSided, paired_calls
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
 from msprobe.verdict.tolerance import OUTPUT_ROUNDINGS, Argument, Reach, forward_reach, own_rounding
@@ -93,17 +94,18 @@ class Assessed(NamedTuple):
     precision: Precision | None  # the whole run computes in a coarser dtype
 
 
-def assess(findings: Sequence[Finding], graph: Graph) -> Assessed:
+def assess(findings: Sequence[Finding], graphs: tuple[Graph, Graph]) -> Assessed:
     """Return a verdict for each finding, in their order; calls are judged in order of execution.
 
-    `graph`: who made which value of the target.
+    `graphs`: who made which value of the target, and of the golden run.
     """
-    calls = list(by_call(findings))
-    seen = [[Seen(f.pair, difference(f.pair, f.measured)) for f in call] for call in calls]
+    calls = paired_calls(findings)
+    one_sided = OneSided(findings, graphs)
+    seen = [[Seen(f.pair, one_sided.difference(f.pair, f.measured)) for f in call] for call in calls]
     verdicts: list[list[Verdict]] = [[] for _ in calls]
     order = in_order([call[0].pair.place.record.name for call in calls])
     coarser = coarser_calls(seen, order)
-    judge = _Judge(seen, coarser, graph)
+    judge = _Judge(seen, coarser, graphs[0], one_sided)
     for number in order:
         verdicts[number] = judge.call(seen[number])
     doubts = unlike_others(judge.scales)
@@ -132,10 +134,14 @@ class Made(NamedTuple):
 class _Judge:
     """Judges calls one after the other, and remembers what later ones need."""
 
-    def __init__(self, calls: Sequence[Sequence[Seen]], coarser: Coarser, graph: Graph) -> None:
+    def __init__(
+        self, calls: Sequence[Sequence[Seen]], coarser: Coarser, graph: Graph, one_sided: OneSided
+    ) -> None:
         self._sources = Sources(calls)
         self._graph = graph
+        self._one_sided = one_sided
         self._coarser = coarser
+        self._set_otherwise: set[CallName] = set()  # forward calls of which a setting that differs shows
         self._drift = 0.0  # the largest relative error so far
         self.scales: list[ScaleError] = []
         self._likely: dict[int, float] = {}  # by the id of a pair of this call: the error that it likely has
@@ -173,7 +179,7 @@ class _Judge:
             return [Verdict(NOT_JUDGED, "its content is whatever the memory held") for _ in call]
         sources = self._sources.of(call)
         outputs = {id(seen): self._output(seen, call, sources, operator) for seen in call if is_output(seen)}
-        settings = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
+        settings = self._settings(call, sources)
         shows = _shows_effect(operator, call, outputs)
         if settings and shows:
             outputs = {
@@ -187,13 +193,24 @@ class _Judge:
                 verdict = outputs[id(seen)]
             else:
                 verdict = self._input(seen, call, has_reach, operator)
-                if verdict.level == ENTERED and is_setting(seen) and not shows:
+                if verdict.level == ENTERED and is_setting(seen) and not shows and not _reshapes(seen, call):
                     words = f"{reason.what(seen.pair, seen.value)}; the outputs show no effect"
                     verdict = verdict._replace(level=PASSED_ON, reason=words)
             if id(seen.pair) in self._coarser.lost and not verdict.is_origin:
                 verdict = self._lost(seen, verdict)
             verdicts.append(verdict)
         return self._noted(call, verdicts)
+
+    def _settings(self, call: Sequence[Seen], sources: Sequence[Seen]) -> list[Seen]:
+        """The settings that differ and may explain the outputs: those of the call, or of its forward call.
+
+        Those of a forward call whose outputs show no effect explain nothing of the backward call either.
+        """
+        name = call[0].pair.place.record.name
+        found = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
+        if name.direction != FORWARD and name.facing(FORWARD) not in self._set_otherwise:
+            return [s for s in found if s.pair.place.record.name.direction == name.direction]
+        return sorted(found, key=lambda s: s.pair.is_one_sided)  # what both runs set says more
 
     def _lost(self, seen: Seen, verdict: Verdict) -> Verdict:
         """The verdict of a value at which the target begins to compute in a coarser dtype."""
@@ -215,8 +232,12 @@ class _Judge:
         outputs = [v.error for s, v in zip(call, verdicts, strict=True) if is_output(s)]
         has_effect = not outputs or any(error != 0 for error in outputs)
         for seen, verdict in zip(call, verdicts, strict=True):
+            if verdict.level == ENTERED and is_setting(seen):
+                self._set_otherwise.add(call[0].pair.place.record.name)
             if verdict.error is not None and has_effect and not verdict.is_cancelled:
                 self._drift = max(self._drift, verdict.error)
+            if seen.value.sight == "one side":
+                continue
             if is_output(seen) and seen.pair.target is not None and seen.value.is_known:
                 likely = self._likely.pop(id(seen.pair), self._unseen(seen.value))
                 made = self._made[spot_of(seen)] = Made(seen.value, verdict, likely)
@@ -231,7 +252,7 @@ class _Judge:
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
-            return _EQUAL
+            return _requiring_gradients(seen) or _EQUAL
         leaf = seen.pair.place.leaf
         if value.sight == "value" and follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
@@ -332,7 +353,7 @@ class _Judge:
         if value.agrees:
             return _EQUAL
         name = seen.pair.place.record.name
-        inherited = self._inherited(seen)
+        inherited = self._lone(seen) if value.sight == "one side" else self._inherited(seen)
         if inherited is not None:
             return inherited
         differing = [s for s in sources if s.value.is_known and not s.value.agrees]
@@ -354,7 +375,7 @@ class _Judge:
         self._likely[id(seen.pair)] = self._likely_error(value, likely)
         floor = floor_of(reach, value, unit, mixed)
         tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
-        tests = _unexcused(tests, differing)
+        tests = _unexcused(tests, differing, has_flips=flipped > 0)
         if reach.is_exact and not mixed and not differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
         worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
@@ -382,6 +403,15 @@ class _Judge:
             level = ROUNDING if is_small else PASSED_ON
             return verdict._replace(level=level, reason=reason.passed(error, differing))
         return verdict._replace(reason=reason.originated(seen.pair, value, worst, sources, tolerance))
+
+    def _lone(self, seen: Seen) -> Verdict:
+        """The verdict of an output that only one run has."""
+        what = reason.what(seen.pair, seen.value)
+        if str(seen.pair.place.record.name) in self._has_calls:
+            return Verdict(PASSED_ON, f"{what}, as the calls in this module say")
+        if self._one_sided.is_needed(seen.pair):
+            return Verdict(ORIGINATED, what, score=math.inf)
+        return Verdict(PASSED_ON, f"{what}; nothing that was recorded needs it")
 
     def _note_scale(
         self, seen: Seen, operator: Operator, unit: float, found: tuple[float, float, float] | None
@@ -466,9 +496,12 @@ class Origin(NamedTuple):
     error: float = 0.0  # that it likely has
 
 
-def _unexcused(tests: Sequence[Test], differing: Sequence[Seen]) -> list[Test]:
-    """Leave out the tests that arguments of whole numbers, or such with infinities, explain."""
-    excused = set()
+def _unexcused(tests: Sequence[Test], differing: Sequence[Seen], *, has_flips: bool) -> list[Test]:
+    """Leave out the tests that arguments of whole numbers, or such with infinities, explain.
+
+    Where decisions fall otherwise, single numbers change as a whole: how many there are is a matter of size.
+    """
+    excused = {"number"} if has_flips else set()
     if any(seen.value.is_odd or not seen.value.is_float for seen in differing):
         excused.add("odd")
     if any(seen.value.is_moved or not seen.value.is_float for seen in differing):
@@ -494,6 +527,23 @@ def _shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int
         return True
     levels = {verdict.level for verdict in outputs.values()}
     return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})
+
+
+def _requiring_gradients(seen: Seen) -> Verdict | None:
+    """The verdict of an equal input that requires gradients in one run only; what gradients show decides."""
+    pair = seen.pair
+    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    wanted = [leaf.requires_grad for leaf in leaves if leaf is not None]
+    if pair.place.record.name.direction != FORWARD or len(wanted) < 2 or None in wanted:
+        return None
+    if wanted[0] == wanted[1]:
+        return None
+    return Verdict(PASSED_ON, f"equal; requires_grad is {wanted[0]}, in the golden run {wanted[1]}", 0.0, 0.0)
+
+
+def _reshapes(seen: Seen, call: Sequence[Seen]) -> bool:
+    """Whether an input of another shape gives the outputs another shape too."""
+    return seen.value.sight == "shape" and any(s.value.sight == "shape" for s in call if is_output(s))
 
 
 def _as_set(verdict: Verdict, setting: Seen) -> Verdict:
