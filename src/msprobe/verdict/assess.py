@@ -12,10 +12,12 @@ from typing import Literal, NamedTuple
 
 from msprobe.analyse.judge import Finding
 from msprobe.dtypes import SINGLE
-from msprobe.graph import Graph, Maker
+from msprobe.graph import Maker
 from msprobe.graph_order import in_order
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
+from msprobe.pairing.match import Pair
+from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
     arguments_of,
@@ -51,7 +53,14 @@ from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
 from msprobe.verdict.one_sided import OneSided, paired_calls
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
-from msprobe.verdict.tolerance import OUTPUT_ROUNDINGS, Argument, Reach, forward_reach, own_rounding
+from msprobe.verdict.stretches import Side, Stretches
+from msprobe.verdict.tolerance import (
+    OUTPUT_ROUNDINGS,
+    Argument,
+    Reach,
+    forward_reach,
+    own_rounding,
+)
 
 Level = Literal["same", "rounding", "passed on", "entered", "originated", "cannot tell", "not judged"]
 SAME: Level = "same"
@@ -94,24 +103,29 @@ class Assessed(NamedTuple):
     precision: Precision | None  # the whole run computes in a coarser dtype
 
 
-def assess(findings: Sequence[Finding], graphs: tuple[Graph, Graph]) -> Assessed:
+def assess(
+    findings: Sequence[Finding], sides: tuple[Side, Side], stretches: Sequence[Stretch] = ()
+) -> Assessed:
     """Return a verdict for each finding, in their order; calls are judged in order of execution.
 
-    `graphs`: who made which value of the target, and of the golden run.
+    `sides`: the target and the golden run. `stretches`: their calls without a counterpart.
     """
     calls = paired_calls(findings)
-    one_sided = OneSided(findings, graphs)
+    one_sided = OneSided(findings, (sides[0].graph, sides[1].graph))
     seen = [[Seen(f.pair, one_sided.difference(f.pair, f.measured)) for f in call] for call in calls]
     verdicts: list[list[Verdict]] = [[] for _ in calls]
     order = in_order([call[0].pair.place.record.name for call in calls])
     coarser = coarser_calls(seen, order)
-    judge = _Judge(seen, coarser, graphs[0], one_sided)
+    judge = _Judge(seen, coarser, one_sided, sides, stretches)
     for number in order:
         verdicts[number] = judge.call(seen[number])
     doubts = unlike_others(judge.scales)
     for call, found in zip(seen, verdicts, strict=True):
         for place, one in enumerate(call):
-            if id(one.pair) in doubts and found[place].level in (ROUNDING, PASSED_ON):
+            key = _key_of(one.pair)
+            if key is not None and key in judge.blamed:
+                found[place] = judge.blamed[key]
+            elif id(one.pair) in doubts and found[place].level in (ROUNDING, PASSED_ON):
                 words = f"{found[place].reason}; {doubts[id(one.pair)]}"
                 found[place] = found[place]._replace(level=CANNOT_TELL, reason=words)
     return Assessed([verdict for found in verdicts for verdict in found], coarser.fact)
@@ -135,10 +149,20 @@ class _Judge:
     """Judges calls one after the other, and remembers what later ones need."""
 
     def __init__(
-        self, calls: Sequence[Sequence[Seen]], coarser: Coarser, graph: Graph, one_sided: OneSided
+        self,
+        calls: Sequence[Sequence[Seen]],
+        coarser: Coarser,
+        one_sided: OneSided,
+        sides: tuple[Side, Side],
+        stretches: Sequence[Stretch],
     ) -> None:
         self._sources = Sources(calls)
-        self._graph = graph
+        self._graph = sides[0].graph
+        is_coarser = coarser.fact is not None
+        self._stretches = Stretches(stretches, sides, self._relative_error, is_coarser=is_coarser)
+        self._golden_errors: dict[tuple[str, str], float] = {}  # by record and slot of the golden run
+        self.blamed: dict[tuple[int, str, str], Verdict] = {}  # calls without a counterpart that are at fault
+        self._at_fault: set[int] = set()  # the ids of the stretches that they are in
         self._one_sided = one_sided
         self._coarser = coarser
         self._set_otherwise: set[CallName] = set()  # forward calls of which a setting that differs shows
@@ -241,6 +265,8 @@ class _Judge:
             if is_output(seen) and seen.pair.target is not None and seen.value.is_known:
                 likely = self._likely.pop(id(seen.pair), self._unseen(seen.value))
                 made = self._made[spot_of(seen)] = Made(seen.value, verdict, likely)
+                if (other := seen.pair.golden) is not None:
+                    self._golden_errors[str(other.record.name), other.slot] = made.relative
                 if not seen.value.agrees and (known := content(seen.pair)) is not None:
                     self._shown[known] = made
         return verdicts
@@ -270,6 +296,8 @@ class _Judge:
         origin = Origin(False, "") if is_plain else self._origin(seen)
         if origin.explains:
             return verdict._replace(reason=f"{what}, {origin.words}", is_cancelled=origin.is_cancelled)
+        if origin.stretch is not None and has_reach:
+            return self._blame(origin.stretch, seen, verdict, origin.words)
         drift = min(self._drift, COMPUTED) if is_plain else DRIFT_GAIN * self._drift
         is_small = error <= tolerance + drift and value.sight != "shape" and not value.is_moved
         if not origin.is_known and is_small:
@@ -290,6 +318,9 @@ class _Judge:
         named = next((maker for maker in makers if maker.kind in ("parameter", "buffer")), None)
         if named is not None:
             return Origin(True, f"it is the {named.kind} {named.name}")
+        stretch = self._stretches.of(seen.pair)
+        if stretch is not None:
+            return self._through(stretch, seen)
         gradient = next((maker for maker in makers if maker.kind == "gradient"), None)
         if gradient is not None:
             makers = self._graph.gradient_makers(gradient.name)
@@ -321,15 +352,63 @@ class _Judge:
         cancelled = any(made.verdict.is_cancelled for made in found)
         return Origin(True, words if explains else _changed(makers), explains, cancelled, total)
 
+    def _relative_error(self, side: int, record: str, slot: str) -> float | None:
+        """The relative error of what a paired call gave out, by its name in the target or the golden run."""
+        if side:
+            return self._golden_errors.get((record, slot))
+        made = self._made.get((record, slot))
+        return None if made is None else made.relative
+
+    def _through(self, stretch: Stretch, seen: Seen) -> Origin:
+        """What calls without a counterpart have made of what went into them, and whether that explains it."""
+        value = seen.value
+        made = [found for pair in stretch.before if (found := self._made.get(_spot(pair))) is not None]
+        likely = self._stretches.passed(stretch, seen.pair, DRIFT_GAIN * self._drift)
+        differs = any(not found.value.agrees for found in made)
+        if value.sight == "shape" or value.is_odd:
+            explains = any(found.value.sight == "shape" or found.value.is_odd for found in made)
+            explains = explains or (differs and self._stretches.shapes_by_value(stretch))
+        elif value.is_float and not value.is_moved:
+            explains = value.relative <= GAIN * likely + unit_tolerance(value)
+        else:
+            explains = differs
+        words = "as calls without a counterpart made it of what went into them"
+        for pair, other, state in self._stretches.other_state(stretch):
+            text = f"{reason.what(pair, other)} when it comes in: it is {state}"
+            key = (0, *_spot(pair))
+            self.blamed.setdefault(key, Verdict(ENTERED, text, other.relative, unit_tolerance(other)))
+            explains, words = True, f"as {state} is another"
+        if not explains:
+            most = max((found.relative for found in made), default=0.0)
+            words = f"what goes into these calls is {f'off by up to {most:.2g}' if differs else 'equal'}"
+        cancelled = any(found.verdict.is_cancelled for found in made)
+        return Origin(True, words, explains, cancelled, likely * value.norm, stretch)
+
+    def _blame(self, stretch: Stretch, seen: Seen, verdict: Verdict, sight: str) -> Verdict:
+        """Blame calls without a counterpart; return the verdict of the place behind them."""
+        maker = self._stretches.maker(stretch, seen.pair)
+        what = reason.what(seen.pair, seen.value)
+        if maker is None:
+            return verdict._replace(level=ENTERED, reason=f"{what}; {self._stretches.words(stretch)}")
+        if id(stretch) not in self._at_fault:
+            self._at_fault.add(id(stretch))
+            lost = self._stretches.lost_precision(stretch)
+            words = [*([lost] if lost else []), f"{what} as {seen.pair.place.name}", sight]
+            words.append(self._stretches.words(stretch))
+            self.blamed[maker] = verdict._replace(level=ORIGINATED, reason="; ".join(words))
+            self._made_in.update((module, maker[1]) for module in self._around(maker[1]))
+        return verdict._replace(reason=f"{what}, as {maker[1]} made it")
+
     def _inherited(self, seen: Seen) -> Verdict | None:
         """The verdict of a module's output, or of a parameter's gradient, that calls inside have made."""
         name = seen.pair.place.record.name
         if seen.pair.target is None or not (name.is_module or name.direction == PARAMETERS_GRAD):
             return None
         origin = self._origin(seen)
-        if not origin.explains:
-            return None
         value = seen.value
+        if not origin.explains:
+            verdict = Verdict(PASSED_ON, "", value.relative, unit_tolerance(value), scale=value.scale)
+            return self._blame(origin.stretch, seen, verdict, origin.words) if origin.stretch else None
         self._likely[id(seen.pair)] = self._likely_error(value, origin.error)
         tests = rounding_tests(value)
         level = ROUNDING if all(test.score <= 1 for test in tests) else PASSED_ON
@@ -453,6 +532,8 @@ class _Judge:
             likely = math.fsum(made.error for made in found)
         else:
             likely = 1.5 * value.unit * value.norm
+            if (stretch := self._stretches.behind(*argument.spot)) is not None:
+                likely = max(likely, stretch * value.norm)
         return min(max(value.error, likely), 2 * value.norm)
 
     def _unseen(self, value: Difference) -> float:
@@ -494,6 +575,19 @@ class Origin(NamedTuple):
     explains: bool = False  # what made it was as far off
     is_cancelled: bool = False
     error: float = 0.0  # that it likely has
+    stretch: Stretch | None = None  # the calls without a counterpart that made it
+
+
+def _key_of(pair: Pair) -> tuple[int, str, str] | None:
+    """The run, record and slot of a place without a counterpart."""
+    if pair.target is not None and pair.golden is not None:
+        return None
+    place = pair.place
+    return (0 if pair.target is not None else 1), str(place.record.name), place.slot
+
+
+def _spot(pair: Pair) -> tuple[str, str]:
+    return str(pair.place.record.name), pair.place.slot
 
 
 def _unexcused(tests: Sequence[Test], differing: Sequence[Seen], *, has_flips: bool) -> list[Test]:
