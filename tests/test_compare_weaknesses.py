@@ -14,8 +14,8 @@ import pytest
 from compare_case import NEW, OLD, OLDEST, Call, Golden, Goldens, goldens, recorded
 from msprobe.cli.main import main
 from msprobe.compare import compare
-from msprobe.verdict.assess import Verdict
 from msprobe.verdict.comparison import Comparison
+from msprobe.verdict.levels import Verdict
 from msprobe.verdict.locate import overall
 
 __all__ = ["goldens"]

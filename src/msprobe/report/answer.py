@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from msprobe.plural import counted
 from msprobe.record import nearest_frames, on_one_line
-from msprobe.verdict.assess import CANNOT_TELL, ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
 from msprobe.verdict.comparison import DOUBTFUL, Outcome, labelled
+from msprobe.verdict.levels import CANNOT_TELL, ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
 from msprobe.verdict.locate import Divergence, Evidence, overall, suspects
 from msprobe.verdict.precision import Precision
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msprobe.analyse.judge import Finding
 from msprobe.dtypes import SINGLE
@@ -16,7 +16,6 @@ from msprobe.graph import Maker
 from msprobe.graph_order import in_order
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
-from msprobe.pairing.match import Pair
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
@@ -50,10 +49,21 @@ from msprobe.verdict.directions import (
     unlike_others,
 )
 from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
-from msprobe.verdict.one_sided import OneSided, paired_calls
+from msprobe.verdict.levels import (
+    CANNOT_TELL,
+    ENTERED,
+    NOT_JUDGED,
+    ORIGINATED,
+    PASSED_ON,
+    ROUNDING,
+    SAME,
+    Made,
+    Verdict,
+)
+from msprobe.verdict.one_sided import OneSided, gradients_wanted, paired_calls
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
-from msprobe.verdict.stretches import Side, Stretches
+from msprobe.verdict.stretches import Side, Stretches, lone_place, spot_of_pair
 from msprobe.verdict.tolerance import (
     OUTPUT_ROUNDINGS,
     Argument,
@@ -62,35 +72,8 @@ from msprobe.verdict.tolerance import (
     own_rounding,
 )
 
-Level = Literal["same", "rounding", "passed on", "entered", "originated", "cannot tell", "not judged"]
-SAME: Level = "same"
-ROUNDING: Level = "rounding"  # differs, as far as rounding explains
-PASSED_ON: Level = "passed on"  # differs more, and so did what went into the call
-ENTERED: Level = "entered"  # an input that differs though nothing recorded before it does
-ORIGINATED: Level = "originated"  # what went in agrees, what came out does not
-CANNOT_TELL: Level = "cannot tell"  # differs, and what was recorded does not say why
-NOT_JUDGED: Level = "not judged"
-LEVELS = (SAME, ROUNDING, PASSED_ON, ENTERED, ORIGINATED, CANNOT_TELL, NOT_JUDGED)
-
 DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
 COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
-
-
-class Verdict(NamedTuple):
-    """What became of a value, why, and the numbers behind it."""
-
-    level: Level
-    reason: str = ""
-    error: float | None = None  # relative; also the smallest tolerance that would have passed
-    tolerance: float | None = None  # relative: what rounding explains here
-    score: float = 0.0  # the largest of the tests, in units of its bound: above 1 nothing explains it
-    explained: float | None = None  # relative: what rounding and the arguments explain together
-    scale: float | None = None
-    is_cancelled: bool = False  # its summands cancel, so that its relative error says nothing
-
-    @property
-    def is_origin(self) -> bool:
-        return self.level in (ENTERED, ORIGINATED)
 
 
 _EQUAL = Verdict(SAME, error=0.0, tolerance=0.0)
@@ -122,27 +105,13 @@ def assess(
     doubts = unlike_others(judge.scales)
     for call, found in zip(seen, verdicts, strict=True):
         for place, one in enumerate(call):
-            key = _key_of(one.pair)
+            key = lone_place(one.pair)
             if key is not None and key in judge.blamed:
                 found[place] = judge.blamed[key]
             elif id(one.pair) in doubts and found[place].level in (ROUNDING, PASSED_ON):
                 words = f"{found[place].reason}; {doubts[id(one.pair)]}"
                 found[place] = found[place]._replace(level=CANNOT_TELL, reason=words)
     return Assessed([verdict for found in verdicts for verdict in found], coarser.fact)
-
-
-class Made(NamedTuple):
-    """A value that a call gave out, and what became of it."""
-
-    value: Difference
-    verdict: Verdict
-    error: float  # that it likely has, in its unit
-
-    @property
-    def relative(self) -> float:
-        """The relative error, at least as large as what was seen."""
-        likely = self.error / self.value.norm if self.value.norm else 0.0
-        return max(self.verdict.error or 0.0, likely)
 
 
 class _Judge:
@@ -278,7 +247,7 @@ class _Judge:
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
-            return _requiring_gradients(seen) or _EQUAL
+            return gradients_wanted(seen) or _EQUAL
         leaf = seen.pair.place.leaf
         if value.sight == "value" and follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
@@ -362,7 +331,7 @@ class _Judge:
     def _through(self, stretch: Stretch, seen: Seen) -> Origin:
         """What calls without a counterpart have made of what went into them, and whether that explains it."""
         value = seen.value
-        made = [found for pair in stretch.before if (found := self._made.get(_spot(pair))) is not None]
+        made = [found for pair in stretch.before if (found := self._made.get(spot_of_pair(pair))) is not None]
         likely = self._stretches.passed(stretch, seen.pair, DRIFT_GAIN * self._drift)
         differs = any(not found.value.agrees for found in made)
         if value.sight == "shape" or value.is_odd:
@@ -375,7 +344,7 @@ class _Judge:
         words = "as calls without a counterpart made it of what went into them"
         for pair, other, state in self._stretches.other_state(stretch):
             text = f"{reason.what(pair, other)} when it comes in: it is {state}"
-            key = (0, *_spot(pair))
+            key = (0, *spot_of_pair(pair))
             self.blamed.setdefault(key, Verdict(ENTERED, text, other.relative, unit_tolerance(other)))
             explains, words = True, f"as {state} is another"
         if not explains:
@@ -578,18 +547,6 @@ class Origin(NamedTuple):
     stretch: Stretch | None = None  # the calls without a counterpart that made it
 
 
-def _key_of(pair: Pair) -> tuple[int, str, str] | None:
-    """The run, record and slot of a place without a counterpart."""
-    if pair.target is not None and pair.golden is not None:
-        return None
-    place = pair.place
-    return (0 if pair.target is not None else 1), str(place.record.name), place.slot
-
-
-def _spot(pair: Pair) -> tuple[str, str]:
-    return str(pair.place.record.name), pair.place.slot
-
-
 def _unexcused(tests: Sequence[Test], differing: Sequence[Seen], *, has_flips: bool) -> list[Test]:
     """Leave out the tests that arguments of whole numbers, or such with infinities, explain.
 
@@ -621,18 +578,6 @@ def _shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int
         return True
     levels = {verdict.level for verdict in outputs.values()}
     return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})
-
-
-def _requiring_gradients(seen: Seen) -> Verdict | None:
-    """The verdict of an equal input that requires gradients in one run only; what gradients show decides."""
-    pair = seen.pair
-    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
-    wanted = [leaf.requires_grad for leaf in leaves if leaf is not None]
-    if pair.place.record.name.direction != FORWARD or len(wanted) < 2 or None in wanted:
-        return None
-    if wanted[0] == wanted[1]:
-        return None
-    return Verdict(PASSED_ON, f"equal; requires_grad is {wanted[0]}, in the golden run {wanted[1]}", 0.0, 0.0)
 
 
 def _reshapes(seen: Seen, call: Sequence[Seen]) -> bool:

@@ -15,16 +15,9 @@ from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
 from msprobe.pairing.match import Pair, Place
 from msprobe.plural import counted
 from msprobe.record import Leaf, Record, Recording, leaves
-from msprobe.verdict.assess import (
-    CANNOT_TELL,
-    ENTERED,
-    NOT_JUDGED,
-    PASSED_ON,
-    ROUNDING,
-    Verdict,
-)
 from msprobe.verdict.call_facts import content
 from msprobe.verdict.hint import COLLECTIVES, hint
+from msprobe.verdict.levels import CANNOT_TELL, ENTERED, NOT_JUDGED, PASSED_ON, ROUNDING, Verdict
 
 Grade = Literal["strong", "fair", "weak"]
 

@@ -13,6 +13,8 @@ from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.pairing.match import Pair, Place
 from msprobe.record import Leaf, Record
 from msprobe.verdict.difference import SAME_VALUE, Difference, difference
+from msprobe.verdict.levels import PASSED_ON, Verdict
+from msprobe.verdict.sources import Seen
 
 ONE_SIDED = Difference("one side", False, is_odd=True)
 
@@ -88,6 +90,18 @@ class OneSided:
             is_gradient = place.record.name.direction == BACKWARD and place.side == "output"
             return is_gradient and graph.reaches_parameter(str(place.record.name), place.slot)
         return False
+
+
+def gradients_wanted(seen: Seen) -> Verdict | None:
+    """Return the verdict of an equal input that requires gradients in one run only; else None."""
+    pair = seen.pair
+    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    wanted = [leaf.requires_grad for leaf in leaves if leaf is not None]
+    if pair.place.record.name.direction != FORWARD or len(wanted) < 2 or None in wanted:
+        return None
+    if wanted[0] == wanted[1]:
+        return None
+    return Verdict(PASSED_ON, f"equal; requires_grad is {wanted[0]}, in the golden run {wanted[1]}", 0.0, 0.0)
 
 
 def _names(pairs: Sequence[Pair]) -> tuple[set[CallName], set[CallName]]:

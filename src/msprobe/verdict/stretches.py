@@ -147,6 +147,18 @@ class Stretches:
         )
 
 
+def lone_place(pair: Pair) -> tuple[int, str, str] | None:
+    """Return the run (0: the target), record and slot of a place without a counterpart."""
+    if pair.target is not None and pair.golden is not None:
+        return None
+    place = pair.place
+    return (0 if pair.target is not None else 1), str(place.record.name), place.slot
+
+
+def spot_of_pair(pair: Pair) -> tuple[str, str]:
+    return str(pair.place.record.name), pair.place.slot
+
+
 def _calls(stretch: Stretch) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return stretch.target_calls, stretch.golden_calls
 
