@@ -106,7 +106,7 @@ def assess(
     for call, found in zip(seen, verdicts, strict=True):
         for place, one in enumerate(call):
             key = lone_place(one.pair)
-            if key is not None and key in judge.blamed:
+            if key is not None and key in judge.blamed and not found[place].is_origin:
                 found[place] = judge.blamed[key]
             elif id(one.pair) in doubts and found[place].level in (ROUNDING, PASSED_ON):
                 words = f"{found[place].reason}; {doubts[id(one.pair)]}"
