@@ -135,8 +135,15 @@ class TestAlign:
         found = compared(tmp_path, {"attend": scaled_wrongly}, level, task, ALIGNED)
         culprit = found.located.culprit
         assert culprit is not None
-        assert culprit.place.name == "Functional.linear.3.forward.input.0"
-        assert culprit.hint.startswith("It comes from Torch.matmul.1.forward, which has no counterpart")
+        assert culprit.place.name == "Torch.matmul.1.forward.output.0"
+        assert (
+            "as Functional.linear.3.forward.input.0; what goes into these calls is equal"
+            in culprit.verdict.reason
+        )
+        assert (
+            "the golden run with `Functional.scaled_dot_product_attention.0.forward`"
+            in culprit.verdict.reason
+        )
 
     def test_two_runs_that_make_the_same_calls_are_paired_as_by_name(
         self, tmp_path: Path, level: str, task: str

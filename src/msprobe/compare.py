@@ -31,12 +31,14 @@ from msprobe.pairing.match import NAMED_AS_BY_TORCH, Pair, Place, Rename, match,
 from msprobe.pairing.numbers import mistrust
 from msprobe.pairing.other_tools import understood
 from msprobe.pairing.strays import Stray, sentences, strays
+from msprobe.pairing.stretch import stretches
 from msprobe.record import Leaf, Recording
 from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
 from msprobe.verdict.assess import assess
 from msprobe.verdict.comparison import Comparison, Outcome
 from msprobe.verdict.locate import locate
+from msprobe.verdict.stretches import Side
 from msprobe.verdict.table_rows import TableRows
 
 TENSOR, STATISTICS, CHECKSUM = "tensor", "statistics", "md5"
@@ -130,7 +132,9 @@ def compare_recordings(
     judged = table if is_one else match(target, golden, fuzzy=fuzzy, rename=verdict)
     findings = _findings(mode, table, target, golden, progress)
     judged_findings = findings if is_one else _judged_findings(mode, judged, findings, target, golden)
-    verdicts, precision = assess(judged_findings, Graph(target))
+    sides = Side(target, Graph(target)), Side(golden, Graph(golden))
+    unpaired = stretches(judged, target, golden, (sides[0].graph, sides[1].graph))
+    verdicts, precision = assess(judged_findings, sides, unpaired)
     located = locate(target, golden, mode, judged_findings, verdicts, notes=pairing.notes)
     if not is_one:
         rows = TableRows(table, judged)

@@ -22,10 +22,12 @@ from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place
 from msprobe.record import Header, Leaf, Record, Recording, Side
 from msprobe.store.kernels_dir import KernelSlot
-from msprobe.verdict.assess import CANNOT_TELL, ORIGINATED, Verdict, assess
+from msprobe.verdict.assess import assess
 from msprobe.verdict.comparison import Comparison
+from msprobe.verdict.levels import CANNOT_TELL, ORIGINATED, Verdict
 from msprobe.verdict.locate import locate
 from msprobe.verdict.reason import off
+from msprobe.verdict.stretches import Side as GraphedRun
 
 PREFIX = "Kernel"
 
@@ -97,7 +99,11 @@ def judge_kernels(pairs: Sequence[KernelPair], mode: str, target: Dumped, golden
         )
         for n in order
     ]
-    verdicts, precision = assess(findings, Graph(ours.recording))
+    runs = (
+        GraphedRun(ours.recording, Graph(ours.recording)),
+        GraphedRun(theirs.recording, Graph(theirs.recording)),
+    )
+    verdicts, precision = assess(findings, runs, ())
     verdicts = list(_settled(findings, verdicts))
     located = locate(ours.recording, theirs.recording, mode, findings, verdicts)
     comparison = Comparison(ours.recording, theirs.recording, mode, findings, verdicts, located, precision)

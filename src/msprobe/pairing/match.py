@@ -18,6 +18,8 @@ _NO_CALL = "the golden run has no such call"
 _NOT_KNOWN = "it is not known what its counterpart is"
 _OTHER_MEANING = "the two APIs may define this argument differently"
 _OTHER_PART = "one is a call of the model, the other is not"
+_NO_PLACE_THERE = "this call has no such place in the golden run"
+_NO_PLACE_HERE = "this call has no such place in the target"
 _TAKEN = "the mapping pairs the golden run's {} of this name with another one"
 _MOST_ALIGNED = 2_000  # calls of one name that are aligned by shape; more are taken in order
 
@@ -85,6 +87,14 @@ class Pair(NamedTuple):
         assert place is not None
         return place
 
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether both runs make the call, and only one of them has this value."""
+        ours, theirs = (None if place is None else place.leaf for place in (self.target, self.golden))
+        if self.unjudged or (ours is None) == (theirs is None):
+            return False
+        return self.reason in (_NO_PLACE_HERE, _NO_PLACE_THERE) or None not in (self.target, self.golden)
+
 
 def match(
     target: Recording, golden: Recording, *, fuzzy: bool = False, rename: Rename = SAME_NAMES
@@ -138,9 +148,19 @@ def _with_meaning(
     """The pairs of two calls; those that say nothing about each other are marked."""
     if are_of_unlike_parts(ours, theirs):
         return (pair._replace(unjudged=_OTHER_PART) for pair in found)
-    if are_defined_alike(ours.name, theirs.name, same_framework=same_framework):
+    is_alike = are_defined_alike(ours.name, theirs.name, same_framework=same_framework)
+    if not is_alike or not same_framework:
+        found = (_without_lone_tensor(pair) for pair in found)
+    if is_alike:
         return found
     return (_with_plain_meaning(pair, ours.name, theirs.name) for pair in found)
+
+
+def _without_lone_tensor(pair: Pair) -> Pair:
+    """The pair; a tensor or gradient that only one of two APIs or frameworks has is not judged."""
+    leaves = (place.leaf for place in pair[:2] if place is not None)
+    is_tensor = any(leaf is not None and leaf.is_tensor for leaf in leaves)
+    return pair._replace(unjudged=_OTHER_MEANING) if is_tensor and pair.is_one_sided else pair
 
 
 def _with_plain_meaning(pair: Pair, ours: CallName, theirs: CallName) -> Pair:
@@ -329,10 +349,10 @@ def _pairs(
         elif theirs is None:
             yield Pair(place, None, absent)
         elif slots.get(slot) == NOWHERE:
-            yield Pair(place, None, "this call has no such place in the golden run", unjudged=_NOT_KNOWN)
+            yield Pair(place, None, _NO_PLACE_THERE, unjudged=_NOT_KNOWN)
         elif (other := counterparts.pop(slots.get(slot, slot), None)) is None:
             if not _lacks_buffers(theirs, place):
-                yield Pair(place, None, "this call has no such place in the golden run")
+                yield Pair(place, None, _NO_PLACE_THERE)
         elif other.name in singles.found:
             yield Pair(place, None, _TAKEN.format("place"))
         else:
@@ -340,7 +360,7 @@ def _pairs(
     unjudged = _NOT_KNOWN if NOWHERE in slots.values() else ""
     for place in counterparts.values():
         if place.name not in singles.found and not _lacks_buffers(ours, place):
-            yield Pair(None, place, "this call has no such place in the target", unjudged=unjudged)
+            yield Pair(None, place, _NO_PLACE_HERE, unjudged=unjudged)
 
 
 def _lacks_buffers(record: Record, place: Place) -> bool:

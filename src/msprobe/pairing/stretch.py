@@ -21,7 +21,7 @@ class Stretch(NamedTuple):
     target_calls: tuple[str, ...]  # the names of the records, in the order of the recording
     golden_calls: tuple[str, ...]
     before: tuple[Pair, ...]  # results of paired calls, and parameters, that go into the calls of both runs
-    behind: tuple[Pair, ...]  # arguments of paired calls that these calls have made
+    behind: tuple[Pair, ...]  # arguments of paired calls, and results of modules, that these calls have made
     one_sided: tuple[Place, ...] = ()  # what goes into the calls of one run only, or is not known who made it
 
     @property
@@ -38,16 +38,23 @@ def stretches(
     `graphs` are those of the target and of the golden run.
     """
     both = [pair for pair in pairs if pair.target is not None and pair.golden is not None]
+    if len(both) == len(pairs):
+        return []
     made = {_names(pair): pair for pair in both if pair.place.side == "output"}
     ours = _Side(target, graphs[0], {here: (here, there) for here, there in made})
     theirs = _Side(golden, graphs[1], {there: (here, there) for here, there in made})
     found: list[_Part] = []
     for pair in both:
-        if pair.target is not None and pair.golden is not None and pair.place.side == "input":
+        if pair.target is not None and pair.golden is not None and _is_used(pair.place):
             part = _Part([pair], ours.behind(pair.target), theirs.behind(pair.golden))
             if part.ours.calls or part.theirs.calls:
                 found.append(part)
     return [_stretch(part, made, ours, theirs) for part in _merged(found)]
+
+
+def _is_used(place: Place) -> bool:
+    """Whether a place shows what was made elsewhere: an argument, or the result of a module."""
+    return place.side == "input" or (place.side == "output" and place.record.name.is_module)
 
 
 Key = Hashable  # what a value is in both runs: the names of a pair of results, or the name of a parameter

@@ -19,8 +19,8 @@ from msprobe.precheck.protocol import SUSPECT, Order, read_evidence, suspect_lin
 from msprobe.precheck.work import RECORDED
 from msprobe.record import Leaf, Record, Recording, leaves
 from msprobe.store.recordings import tensors_of
-from msprobe.verdict.assess import ENTERED
 from msprobe.verdict.comparison import Comparison
+from msprobe.verdict.levels import ENTERED
 from msprobe.verdict.locate import MOST_SUSPECTS, Divergence, with_replay
 from msprobe.verdict.loss import loss_of
 from msprobe.verdict.replay_evidence import NOT_REPLAYABLE, PROVEN, REFUTED, ReplayCount, ReplayEvidence

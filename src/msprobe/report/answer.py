@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from msprobe.plural import counted
 from msprobe.record import nearest_frames, on_one_line
-from msprobe.verdict.assess import CANNOT_TELL, ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
 from msprobe.verdict.comparison import DOUBTFUL, Outcome, labelled
+from msprobe.verdict.levels import CANNOT_TELL, ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
 from msprobe.verdict.locate import Divergence, Evidence, overall, suspects
 from msprobe.verdict.precision import Precision
 
@@ -66,8 +66,10 @@ def headline(outcomes: Sequence[Outcome]) -> str:
     if any(outcome.located.uncertain for outcome in outcomes):
         start = "It cannot be told whether the runs diverge"
         return f"{start}: {compared} compared, and no call is clearly at fault."
-    if all(outcome.levels[SAME] == outcome.judged for outcome in outcomes):
+    if all(outcome.levels[SAME] == outcome.places for outcome in outcomes):
         return f"No divergence: {compared} compared, and all are equal."
+    if all(outcome.located.not_equal is None for outcome in outcomes):
+        return f"No divergence: {compared} compared, and all tensors that both runs have are equal."
     if any(outcome.levels[level] for outcome in outcomes for level in (ENTERED, ORIGINATED)):
         return f"No divergence: {compared} compared, and rounding and earlier steps explain every difference."
     return f"No divergence: {compared} compared, and rounding explains every difference."

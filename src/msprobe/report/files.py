@@ -19,8 +19,8 @@ from msprobe.report.summary import junit, summary
 from msprobe.report.table import Table, write_csv
 from msprobe.report.xlsx import write_xlsx
 from msprobe.store.layout import make_folder, write_whole
-from msprobe.verdict.assess import LEVELS
 from msprobe.verdict.comparison import Comparison, Outcome
+from msprobe.verdict.levels import LEVELS
 from msprobe.verdict.plan import Plan
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msprobe.analyse.measure import NOTHING, StatisticsErrors, TensorErrors
 from msprobe.report.columns import STATISTICS, VERDICT, metrics
 from msprobe.report.table import Cell, Table
-from msprobe.verdict.assess import Verdict
+from msprobe.verdict.levels import Verdict
 
 _BASIC = (
     *(f"{side} {word}" for word in ("Name", "Dtype", "Tensor Shape") for side in ("NPU", "Bench")),

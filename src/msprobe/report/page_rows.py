@@ -15,8 +15,8 @@ from msprobe.record import Record, Recording
 from msprobe.report.columns import DESCRIPTION, RESULTS, STATISTICS, Columns, description, metrics, results
 from msprobe.report.page_numbers import Numbers
 from msprobe.report.page_tree import TreeBuilder
-from msprobe.verdict.assess import CANNOT_TELL, ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
 from msprobe.verdict.comparison import Comparison
+from msprobe.verdict.levels import CANNOT_TELL, ENTERED, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, SAME
 
 # From harmless to grave; a row holds the number of its verdict.
 GRAVITY = (SAME, NOT_JUDGED, ROUNDING, PASSED_ON, CANNOT_TELL, ENTERED, ORIGINATED)

@@ -10,8 +10,8 @@ from xml.sax.saxutils import quoteattr
 
 from msprobe import __version__
 from msprobe.report.table import SURROGATE
-from msprobe.verdict.assess import LEVELS
 from msprobe.verdict.comparison import Aligned, Case, Outcome
+from msprobe.verdict.levels import LEVELS
 from msprobe.verdict.locate import MOST_SUSPECTS, Divergence, diverged, overall, suspects
 from msprobe.verdict.replay_evidence import ReplayEvidence
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from msprobe.analyse.judge import Finding, by_call
+from msprobe.analyse.judge import Finding
 from msprobe.dtypes import SINGLE
-from msprobe.graph import Graph, Maker
+from msprobe.graph import Maker
 from msprobe.graph_order import in_order
-from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
+from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
     arguments_of,
@@ -33,7 +34,7 @@ from msprobe.verdict.call_facts import (
     spot_of,
     unjudged_reason,
 )
-from msprobe.verdict.difference import Difference, difference
+from msprobe.verdict.difference import Difference
 from msprobe.verdict.directions import (
     GAIN,
     NOISE,
@@ -48,8 +49,21 @@ from msprobe.verdict.directions import (
     unlike_others,
 )
 from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
+from msprobe.verdict.levels import (
+    CANNOT_TELL,
+    ENTERED,
+    NOT_JUDGED,
+    ORIGINATED,
+    PASSED_ON,
+    ROUNDING,
+    SAME,
+    Made,
+    Verdict,
+)
+from msprobe.verdict.one_sided import OneSided, gradients_wanted, paired_calls
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
+from msprobe.verdict.stretches import Side, Stretches, lone_place, spot_of_pair
 from msprobe.verdict.tolerance import (
     OUTPUT_ROUNDINGS,
     Argument,
@@ -59,38 +73,11 @@ from msprobe.verdict.tolerance import (
     usual_rounding,
 )
 
-Level = Literal["same", "rounding", "passed on", "entered", "originated", "cannot tell", "not judged"]
-SAME: Level = "same"
-ROUNDING: Level = "rounding"  # differs, as far as rounding explains
-PASSED_ON: Level = "passed on"  # differs more, and so did what went into the call
-ENTERED: Level = "entered"  # an input that differs though nothing recorded before it does
-ORIGINATED: Level = "originated"  # what went in agrees, what came out does not
-CANNOT_TELL: Level = "cannot tell"  # differs, and what was recorded does not say why
-NOT_JUDGED: Level = "not judged"
-LEVELS = (SAME, ROUNDING, PASSED_ON, ENTERED, ORIGINATED, CANNOT_TELL, NOT_JUDGED)
-
 DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
 # A sum of 16 squares of normal numbers is below a sixth of what is expected once in 100 000 times; its root
 # is below 0.4, and sketches of few large errors scatter more.
 ESTIMATE = 4.0
 COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
-
-
-class Verdict(NamedTuple):
-    """What became of a value, why, and the numbers behind it."""
-
-    level: Level
-    reason: str = ""
-    error: float | None = None  # relative; also the smallest tolerance that would have passed
-    tolerance: float | None = None  # relative: what rounding explains here
-    score: float = 0.0  # the largest of the tests, in units of its bound: above 1 nothing explains it
-    explained: float | None = None  # relative: what rounding and the arguments explain together
-    scale: float | None = None
-    is_cancelled: bool = False  # its summands cancel, so that its relative error says nothing
-
-    @property
-    def is_origin(self) -> bool:
-        return self.level in (ENTERED, ORIGINATED)
 
 
 _EQUAL = Verdict(SAME, error=0.0, tolerance=0.0)
@@ -103,23 +90,29 @@ class Assessed(NamedTuple):
     precision: Precision | None  # the whole run computes in a coarser dtype
 
 
-def assess(findings: Sequence[Finding], graph: Graph) -> Assessed:
+def assess(
+    findings: Sequence[Finding], sides: tuple[Side, Side], stretches: Sequence[Stretch] = ()
+) -> Assessed:
     """Return a verdict for each finding, in their order; calls are judged in order of execution.
 
-    `graph`: who made which value of the target.
+    `sides`: the target and the golden run. `stretches`: their calls without a counterpart.
     """
-    calls = list(by_call(findings))
-    seen = [[Seen(f.pair, difference(f.pair, f.measured)) for f in call] for call in calls]
+    calls = paired_calls(findings)
+    one_sided = OneSided(findings, (sides[0].graph, sides[1].graph))
+    seen = [[Seen(f.pair, one_sided.difference(f.pair, f.measured)) for f in call] for call in calls]
     verdicts: list[list[Verdict]] = [[] for _ in calls]
     order = in_order([call[0].pair.place.record.name for call in calls])
     coarser = coarser_calls(seen, order)
-    judge = _Judge(seen, coarser, graph)
+    judge = _Judge(seen, coarser, one_sided, sides, stretches)
     for number in order:
         verdicts[number] = judge.call(seen[number])
     unlike = unlike_others(judge.scales)
     for call, found in zip(seen, verdicts, strict=True):
         for place, one in enumerate(call):
-            if id(one.pair) in unlike and found[place].level in (ROUNDING, PASSED_ON):
+            key = lone_place(one.pair)
+            if key is not None and key in judge.blamed and not found[place].is_origin:
+                found[place] = judge.blamed[key]
+            elif id(one.pair) in unlike and found[place].level in (ROUNDING, PASSED_ON):
                 found[place] = _beside_others(found[place], unlike[id(one.pair)])
     return Assessed([verdict for found in verdicts for verdict in found], coarser.fact)
 
@@ -133,28 +126,27 @@ def _beside_others(verdict: Verdict, unlike: Unlike) -> Verdict:
     return verdict._replace(level=CANNOT_TELL, reason=f"{words}: {doubt}")
 
 
-class Made(NamedTuple):
-    """A value that a call gave out, and what became of it."""
-
-    value: Difference
-    verdict: Verdict
-    error: float  # that it likely has, in its unit
-    expected: float = 0.0  # that rounding and the arguments usually make
-
-    @property
-    def relative(self) -> float:
-        """The relative error, at least as large as what was seen."""
-        likely = self.error / self.value.norm if self.value.norm else 0.0
-        return max(self.verdict.error or 0.0, likely)
-
-
 class _Judge:
     """Judges calls one after the other, and remembers what later ones need."""
 
-    def __init__(self, calls: Sequence[Sequence[Seen]], coarser: Coarser, graph: Graph) -> None:
+    def __init__(
+        self,
+        calls: Sequence[Sequence[Seen]],
+        coarser: Coarser,
+        one_sided: OneSided,
+        sides: tuple[Side, Side],
+        stretches: Sequence[Stretch],
+    ) -> None:
         self._sources = Sources(calls)
-        self._graph = graph
+        self._graph = sides[0].graph
+        is_coarser = coarser.fact is not None
+        self._stretches = Stretches(stretches, sides, self._relative_error, is_coarser=is_coarser)
+        self._golden_errors: dict[tuple[str, str], float] = {}  # by record and slot of the golden run
+        self.blamed: dict[tuple[int, str, str], Verdict] = {}  # calls without a counterpart that are at fault
+        self._at_fault: set[int] = set()  # the ids of the stretches that they are in
+        self._one_sided = one_sided
         self._coarser = coarser
+        self._set_otherwise: set[CallName] = set()  # forward calls of which a setting that differs shows
         self._drift = 0.0  # the largest relative error so far
         self.scales: list[ScaleError] = []
         self._likely: dict[int, float] = {}  # by the id of a pair of this call: the error that it likely has
@@ -193,7 +185,7 @@ class _Judge:
             return [Verdict(NOT_JUDGED, "its content is whatever the memory held") for _ in call]
         sources = self._sources.of(call)
         outputs = {id(seen): self._output(seen, call, sources, operator) for seen in call if is_output(seen)}
-        settings = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
+        settings = self._settings(call, sources)
         shows = _shows_effect(operator, call, outputs)
         if settings and shows:
             outputs = {
@@ -207,13 +199,24 @@ class _Judge:
                 verdict = outputs[id(seen)]
             else:
                 verdict = self._input(seen, call, has_reach, operator)
-                if verdict.level == ENTERED and is_setting(seen) and not shows:
+                if verdict.level == ENTERED and is_setting(seen) and not shows and not _reshapes(seen, call):
                     words = f"{reason.what(seen.pair, seen.value)}; the outputs show no effect"
                     verdict = verdict._replace(level=PASSED_ON, reason=words)
             if id(seen.pair) in self._coarser.lost and not verdict.is_origin:
                 verdict = self._lost(seen, verdict)
             verdicts.append(verdict)
         return self._noted(call, verdicts)
+
+    def _settings(self, call: Sequence[Seen], sources: Sequence[Seen]) -> list[Seen]:
+        """The settings that differ and may explain the outputs: those of the call, or of its forward call.
+
+        Those of a forward call whose outputs show no effect explain nothing of the backward call either.
+        """
+        name = call[0].pair.place.record.name
+        found = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
+        if name.direction != FORWARD and name.facing(FORWARD) not in self._set_otherwise:
+            return [s for s in found if s.pair.place.record.name.direction == name.direction]
+        return sorted(found, key=lambda s: s.pair.is_one_sided)  # what both runs set says more
 
     def _lost(self, seen: Seen, verdict: Verdict) -> Verdict:
         """The verdict of a value at which the target begins to compute in a coarser dtype."""
@@ -235,12 +238,18 @@ class _Judge:
         outputs = [v.error for s, v in zip(call, verdicts, strict=True) if is_output(s)]
         has_effect = not outputs or any(error != 0 for error in outputs)
         for seen, verdict in zip(call, verdicts, strict=True):
+            if verdict.level == ENTERED and is_setting(seen):
+                self._set_otherwise.add(call[0].pair.place.record.name)
             if verdict.error is not None and has_effect and not verdict.is_cancelled:
                 self._drift = max(self._drift, verdict.error)
+            if seen.value.sight == "one side":
+                continue
             if is_output(seen) and seen.pair.target is not None and seen.value.is_known:
                 likely = self._likely.pop(id(seen.pair), self._unseen(seen.value))
                 expected = self._expected.pop(id(seen.pair), 0.0)
                 made = self._made[spot_of(seen)] = Made(seen.value, verdict, likely, expected)
+                if (other := seen.pair.golden) is not None:
+                    self._golden_errors[str(other.record.name), other.slot] = made.relative
                 if not seen.value.agrees and (known := content(seen.pair)) is not None:
                     self._shown[known] = made
         return verdicts
@@ -252,7 +261,7 @@ class _Judge:
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
-            return _EQUAL
+            return gradients_wanted(seen) or _EQUAL
         leaf = seen.pair.place.leaf
         if value.sight == "value" and follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
@@ -270,6 +279,8 @@ class _Judge:
         origin = Origin(False, "") if is_plain else self._origin(seen)
         if origin.explains:
             return verdict._replace(reason=f"{what}, {origin.words}", is_cancelled=origin.is_cancelled)
+        if origin.stretch is not None and has_reach:
+            return self._blame(origin.stretch, seen, verdict, origin.words)
         drift = min(self._drift, COMPUTED) if is_plain else DRIFT_GAIN * self._drift
         is_small = error <= tolerance + drift and value.sight != "shape" and not value.is_moved
         if not origin.is_known and is_small:
@@ -290,6 +301,9 @@ class _Judge:
         named = next((maker for maker in makers if maker.kind in ("parameter", "buffer")), None)
         if named is not None:
             return Origin(True, f"it is the {named.kind} {named.name}")
+        stretch = self._stretches.of(seen.pair)
+        if stretch is not None:
+            return self._through(stretch, seen)
         gradient = next((maker for maker in makers if maker.kind == "gradient"), None)
         if gradient is not None:
             makers = self._graph.gradient_makers(gradient.name)
@@ -321,15 +335,63 @@ class _Judge:
         cancelled = any(made.verdict.is_cancelled for made in found)
         return Origin(True, words if explains else _changed(makers), explains, cancelled, total)
 
+    def _relative_error(self, side: int, record: str, slot: str) -> float | None:
+        """The relative error of what a paired call gave out, by its name in the target or the golden run."""
+        if side:
+            return self._golden_errors.get((record, slot))
+        made = self._made.get((record, slot))
+        return None if made is None else made.relative
+
+    def _through(self, stretch: Stretch, seen: Seen) -> Origin:
+        """What calls without a counterpart have made of what went into them, and whether that explains it."""
+        value = seen.value
+        made = [found for pair in stretch.before if (found := self._made.get(spot_of_pair(pair))) is not None]
+        likely = self._stretches.passed(stretch, seen.pair, DRIFT_GAIN * self._drift)
+        differs = any(not found.value.agrees for found in made)
+        if value.sight == "shape" or value.is_odd:
+            explains = any(found.value.sight == "shape" or found.value.is_odd for found in made)
+            explains = explains or (differs and self._stretches.shapes_by_value(stretch))
+        elif value.is_float and not value.is_moved:
+            explains = value.relative <= GAIN * likely + unit_tolerance(value)
+        else:
+            explains = differs
+        words = "as calls without a counterpart made it of what went into them"
+        for pair, other, state in self._stretches.other_state(stretch):
+            text = f"{reason.what(pair, other)} when it comes in: it is {state}"
+            key = (0, *spot_of_pair(pair))
+            self.blamed.setdefault(key, Verdict(ENTERED, text, other.relative, unit_tolerance(other)))
+            explains, words = True, f"as {state} is another"
+        if not explains:
+            most = max((found.relative for found in made), default=0.0)
+            words = f"what goes into these calls is {f'off by up to {most:.2g}' if differs else 'equal'}"
+        cancelled = any(found.verdict.is_cancelled for found in made)
+        return Origin(True, words, explains, cancelled, likely * value.norm, stretch)
+
+    def _blame(self, stretch: Stretch, seen: Seen, verdict: Verdict, sight: str) -> Verdict:
+        """Blame calls without a counterpart; return the verdict of the place behind them."""
+        maker = self._stretches.maker(stretch, seen.pair)
+        what = reason.what(seen.pair, seen.value)
+        if maker is None:
+            return verdict._replace(level=ENTERED, reason=f"{what}; {self._stretches.words(stretch)}")
+        if id(stretch) not in self._at_fault:
+            self._at_fault.add(id(stretch))
+            lost = self._stretches.lost_precision(stretch)
+            words = [*([lost] if lost else []), f"{what} as {seen.pair.place.name}", sight]
+            words.append(self._stretches.words(stretch))
+            self.blamed[maker] = verdict._replace(level=ORIGINATED, reason="; ".join(words))
+            self._made_in.update((module, maker[1]) for module in self._around(maker[1]))
+        return verdict._replace(reason=f"{what}, as {maker[1]} made it")
+
     def _inherited(self, seen: Seen) -> Verdict | None:
         """The verdict of a module's output, or of a parameter's gradient, that calls inside have made."""
         name = seen.pair.place.record.name
         if seen.pair.target is None or not (name.is_module or name.direction == PARAMETERS_GRAD):
             return None
         origin = self._origin(seen)
-        if not origin.explains:
-            return None
         value = seen.value
+        if not origin.explains:
+            verdict = Verdict(PASSED_ON, "", value.relative, unit_tolerance(value), scale=value.scale)
+            return self._blame(origin.stretch, seen, verdict, origin.words) if origin.stretch else None
         self._likely[id(seen.pair)] = self._likely_error(value, origin.error)
         tests = rounding_tests(value)
         level = ROUNDING if all(test.score <= 1 for test in tests) else PASSED_ON
@@ -353,7 +415,7 @@ class _Judge:
         if value.agrees:
             return _EQUAL
         name = seen.pair.place.record.name
-        inherited = self._inherited(seen)
+        inherited = self._lone(seen) if value.sight == "one side" else self._inherited(seen)
         if inherited is not None:
             return inherited
         differing = [s for s in sources if s.value.is_known and not s.value.agrees]
@@ -377,7 +439,7 @@ class _Judge:
         self._expected[id(seen.pair)] = likely
         floor = floor_of(reach, value, unit, mixed)
         tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
-        tests = _unexcused(tests, differing)
+        tests = _unexcused(tests, differing, has_flips=flipped > 0)
         if reach.is_exact and not mixed and not differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
         worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
@@ -407,6 +469,15 @@ class _Judge:
             level = ROUNDING if is_small else PASSED_ON
             return verdict._replace(level=level, reason=reason.passed(error, differing))
         return verdict._replace(reason=reason.originated(seen.pair, value, worst, sources, tolerance))
+
+    def _lone(self, seen: Seen) -> Verdict:
+        """The verdict of an output that only one run has."""
+        what = reason.what(seen.pair, seen.value)
+        if str(seen.pair.place.record.name) in self._has_calls:
+            return Verdict(PASSED_ON, f"{what}, as the calls in this module say")
+        if self._one_sided.is_needed(seen.pair):
+            return Verdict(ORIGINATED, what, score=math.inf)
+        return Verdict(PASSED_ON, f"{what}; nothing that was recorded needs it")
 
     def _note_scale(
         self,
@@ -453,6 +524,8 @@ class _Judge:
             likely = math.fsum(made.error for made in found)
         else:
             likely = 1.5 * value.unit * value.norm
+            if (stretch := self._stretches.behind(*argument.spot)) is not None:
+                likely = max(likely, stretch * value.norm)
         return min(max(value.error, likely), 2 * value.norm)
 
     def _largest_error(self, argument: Argument, error: float) -> float:
@@ -504,11 +577,15 @@ class Origin(NamedTuple):
     explains: bool = False  # what made it was as far off
     is_cancelled: bool = False
     error: float = 0.0  # that it likely has
+    stretch: Stretch | None = None  # the calls without a counterpart that made it
 
 
-def _unexcused(tests: Sequence[Test], differing: Sequence[Seen]) -> list[Test]:
-    """Leave out the tests that arguments of whole numbers, or such with infinities, explain."""
-    excused = set()
+def _unexcused(tests: Sequence[Test], differing: Sequence[Seen], *, has_flips: bool) -> list[Test]:
+    """Leave out the tests that arguments of whole numbers, or such with infinities, explain.
+
+    Where decisions fall otherwise, single numbers change as a whole: how many there are is a matter of size.
+    """
+    excused = {"number"} if has_flips else set()
     if any(seen.value.is_odd or not seen.value.is_float for seen in differing):
         excused.add("odd")
     if any(seen.value.is_moved or not seen.value.is_float for seen in differing):
@@ -534,6 +611,11 @@ def _shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int
         return True
     levels = {verdict.level for verdict in outputs.values()}
     return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})
+
+
+def _reshapes(seen: Seen, call: Sequence[Seen]) -> bool:
+    """Whether an input of another shape gives the outputs another shape too."""
+    return seen.value.sight == "shape" and any(s.value.sight == "shape" for s in call if is_output(s))
 
 
 def _as_set(verdict: Verdict, setting: Seen) -> Verdict:

@@ -43,7 +43,7 @@ def is_mixed(places: Sequence[Seen]) -> bool:
 
 def reaches_out(operator: Operator, call: Sequence[Seen]) -> bool:
     """Whether what went into a call may have had an effect, as far as its outputs show."""
-    outputs = [seen for seen in call if is_output(seen)]
+    outputs = [seen for seen in call if is_output(seen) and seen.value.sight != "one side"]
     if not outputs or operator.changes_state or any(not seen.value.agrees for seen in outputs):
         return True
     return not operator.overwrites and not all(map(shows_all, outputs))

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from msprobe.analyse.judge import UNMATCHED, Finding
 from msprobe.pairing.match import Certainty, Pair
 from msprobe.record import Recording
-from msprobe.verdict.assess import NOT_JUDGED, Verdict
+from msprobe.verdict.levels import NOT_JUDGED, Verdict
 from msprobe.verdict.locate import Located
 from msprobe.verdict.precision import Precision
 from msprobe.verdict.replay_evidence import ReplayCount

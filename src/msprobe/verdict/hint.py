@@ -5,7 +5,7 @@ from __future__ import annotations
 from msprobe.name import FORWARD
 from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place, seen_in
-from msprobe.verdict.assess import ORIGINATED, Verdict
+from msprobe.verdict.levels import ORIGINATED, Verdict
 from msprobe.verdict.reason import OTHER_SHAPE
 
 

@@ -16,16 +16,9 @@ from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place
 from msprobe.plural import counted
 from msprobe.record import Leaf, Record, Recording, leaves
-from msprobe.verdict.assess import (
-    CANNOT_TELL,
-    ENTERED,
-    NOT_JUDGED,
-    PASSED_ON,
-    ROUNDING,
-    Verdict,
-)
 from msprobe.verdict.call_facts import content
 from msprobe.verdict.hint import hint
+from msprobe.verdict.levels import CANNOT_TELL, ENTERED, NOT_JUDGED, PASSED_ON, ROUNDING, Verdict
 from msprobe.verdict.replay_evidence import PROVEN, REFUTED, ReplayEvidence
 
 Grade = Literal["strong", "fair", "weak"]
@@ -132,6 +125,8 @@ def _are_tensors(finding: Finding) -> bool:
     return leaf is not None and leaf.is_tensor
 
 
+_ANY_GRADIENT = "any gradient"  # what is noted of a step in which gradients differ at all
+
 Diverged = bool | Literal["cannot tell"]
 
 
@@ -149,6 +144,7 @@ def _noise(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Iterator
             yield content(finding.pair)
         if verdict.error and finding.pair.place.record.name.direction != FORWARD:
             yield finding.pair.place.name
+            yield _ANY_GRADIENT
 
 
 def _in_order(findings: Sequence[Finding]) -> Iterator[int]:
@@ -373,6 +369,8 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
     if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
         return True
     facts = {origin.content, _gradient_of(origin.place)}
+    if not origin.golden:  # a call without a counterpart: its gradients were not compared
+        facts.add(_ANY_GRADIENT)
     earlier = (one for one in found if _number(one.step) < _number(origin.step))
     return not any(one.has_grown or facts & one.noise for one in earlier)
 

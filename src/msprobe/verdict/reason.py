@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msprobe.name import FORWARD
 from msprobe.pairing.match import Pair
 from msprobe.record import Leaf
 from msprobe.verdict.difference import Difference
@@ -32,10 +33,10 @@ def what(pair: Pair, value: Difference) -> str:
     ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
     if value.sight == "shape" and ours is not None and theirs is not None:
         return f"{OTHER_SHAPE} {list(ours.shape or ())}, in the golden run {list(theirs.shape or ())}"
-    if not any(leaf is not None and leaf.is_tensor for leaf in (ours, theirs)):
-        return f"this argument is {_value(ours)!r}, in the golden run {_value(theirs)!r}"
-    if ours is None or theirs is None:
-        return f"a tensor is given in the {'golden run' if ours is None else 'target'} only"
+    if value.sight == "one side" and (ours is None or theirs is None):
+        return _given_once(pair)
+    if not all(leaf is not None and leaf.is_tensor for leaf in (ours, theirs)):
+        return f"this argument is {_value(ours)}, in the golden run {_value(theirs)}"
     if value.is_moved:
         return "the same numbers at other positions"
     if value.unit == 0 and value.unequal is not None and value.numbers:
@@ -44,8 +45,28 @@ def what(pair: Pair, value: Difference) -> str:
     return off(value.relative)
 
 
-def _value(leaf: Leaf | None) -> object:
-    return None if leaf is None else leaf.value
+def _given_once(pair: Pair) -> str:
+    """What only one run has."""
+    is_ours = pair.target is not None and pair.target.leaf is not None
+    place = pair.target if is_ours else pair.golden
+    run, other = ("target", "golden run") if is_ours else ("golden run", "target")
+    leaf = place.leaf if place is not None else None
+    if place is not None and place.record.name.direction != FORWARD:
+        return f"this gradient exists in the {run} only"
+    if leaf is not None and leaf.is_tensor:
+        return f"a tensor is given in the {run} only"
+    if pair.target is not None and pair.golden is not None:
+        return f"this argument is {_value(pair.target.leaf)}, in the golden run {_value(pair.golden.leaf)}"
+    return f"the {run} gives {_value(leaf)} for this argument, the {other} gives nothing"
+
+
+def _value(leaf: Leaf | None) -> str:
+    if leaf is None or not leaf.is_tensor:
+        return repr(None if leaf is None else leaf.value)
+    stats = leaf.statistics
+    if stats is not None and stats.max is not None and stats.max == stats.min:
+        return f"a tensor of {stats.max:.6g}"
+    return "a tensor"
 
 
 def passed(error: float, differing: Sequence[Seen]) -> str:
@@ -93,7 +114,7 @@ def _sight(sources: Sequence[Seen]) -> str:
 
 def entered(pair: Pair, value: Difference, origin: str = "") -> str:
     if value.sight in ("shape", "value", "one side"):
-        return what(pair, value)
+        return f"{what(pair, value)}: {origin}" if origin else what(pair, value)
     if origin:
         return f"{what(pair, value)} when it comes in: {origin}"
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msprobe.pairing.match import Pair
-from msprobe.verdict.assess import NOT_JUDGED, Verdict
+from msprobe.verdict.levels import NOT_JUDGED, Verdict
 from msprobe.verdict.locate import Divergence, Located
 
 _NO_ROW = Verdict(NOT_JUDGED, "our verdict pairs this place with another one")

@@ -1,0 +1,129 @@
+"""Values that only one run has: an argument, a gradient, a plain number beside a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msprobe.analyse.judge import Finding, by_call
+from msprobe.analyse.measure import Measured
+from msprobe.dtypes import PLAIN, roundoff
+from msprobe.graph import Graph
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
+from msprobe.pairing.match import Pair, Place
+from msprobe.record import Leaf, Record
+from msprobe.verdict.difference import SAME_VALUE, Difference, difference
+from msprobe.verdict.levels import PASSED_ON, Verdict
+from msprobe.verdict.sources import Seen
+
+ONE_SIDED = Difference("one side", False, is_odd=True)
+
+
+def paired_calls(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Return the findings of each call; what only the golden run gave to it belongs to the target's call."""
+    found: list[list[Finding]] = []
+    for call in by_call(findings):
+        pair = call[0].pair
+        is_more = pair.target is None and pair.is_one_sided
+        if is_more and found and any(_is_of(each.pair, pair.place.record) for each in found[-1]):
+            found[-1] += call
+        else:
+            found.append(call)
+    return found
+
+
+def _is_of(pair: Pair, golden: Record) -> bool:
+    return pair.golden is not None and pair.golden.record is golden
+
+
+class OneSided:
+    """Says how far two values are apart, also where only one run has the value, and whether that matters."""
+
+    def __init__(self, findings: Sequence[Finding], graphs: tuple[Graph, Graph]) -> None:
+        self._graphs = graphs
+        self._has_makers = all(graph.is_recorded for graph in graphs)
+        pairs = [finding.pair for finding in findings]
+        both = [pair for pair in pairs if pair.target is not None and pair.golden is not None]
+        self._paired = _names(both)
+        self._owners = [{name.owner for name in names} for names in self._paired]
+        self._directions = [{name.direction for name in names} for names in _names(pairs)]
+
+    def difference(self, pair: Pair, measured: Measured) -> Difference:
+        """Return how far two values are apart, or that only one run has this one."""
+        is_backward = pair.place.record.name.direction != FORWARD
+        if is_backward and not self._has_makers:  # other tools record other gradients
+            return difference(pair, measured)
+        if pair.is_one_sided or self._is_lost_gradient(pair):
+            return ONE_SIDED
+        ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
+        if ours is None or theirs is None or pair.unjudged or ours.is_tensor == theirs.is_tensor:
+            return difference(pair, measured)
+        return _number_beside_tensor(ours, theirs)
+
+    def _is_lost_gradient(self, pair: Pair) -> bool:
+        """Whether both runs make a call forward, and only one has the gradients of its parameters."""
+        if pair.unjudged or (pair.target is not None and pair.golden is not None):
+            return False
+        place = pair.place
+        ours, theirs = (0, 1) if pair.target is not None else (1, 0)
+        name = place.record.name
+        if place.leaf is None or name.direction == FORWARD or name.direction not in self._directions[theirs]:
+            return False
+        if name.direction == PARAMETERS_GRAD:
+            return name.owner in self._owners[ours]
+        return name.facing(FORWARD) in self._paired[ours] and self._is_of_parameter(ours, place)
+
+    def _is_of_parameter(self, side: int, place: Place) -> bool:
+        """Whether a place shows the gradient of a parameter."""
+        if place.side != "output":
+            return False
+        makers = self._graphs[side].argument_makers(str(place.record.name), place.slot)
+        return any(maker.kind == "parameter" for maker in makers)
+
+    def is_needed(self, pair: Pair) -> bool:
+        """Return whether a gradient that one run lacks is that of a parameter, or goes on to one."""
+        for graph, place in zip(self._graphs, (pair.target, pair.golden), strict=True):
+            if place is None or place.leaf is None:
+                continue
+            if place.record.name.direction == PARAMETERS_GRAD:
+                return True
+            is_gradient = place.record.name.direction == BACKWARD and place.side == "output"
+            return is_gradient and graph.reaches_parameter(str(place.record.name), place.slot)
+        return False
+
+
+def gradients_wanted(seen: Seen) -> Verdict | None:
+    """Return the verdict of an equal input that requires gradients in one run only; else None."""
+    pair = seen.pair
+    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    wanted = [leaf.requires_grad for leaf in leaves if leaf is not None]
+    if pair.place.record.name.direction != FORWARD or len(wanted) < 2 or None in wanted:
+        return None
+    if wanted[0] == wanted[1]:
+        return None
+    return Verdict(PASSED_ON, f"equal; requires_grad is {wanted[0]}, in the golden run {wanted[1]}", 0.0, 0.0)
+
+
+def _names(pairs: Sequence[Pair]) -> tuple[set[CallName], set[CallName]]:
+    """The names of the calls of the target, and of the golden run."""
+    return (
+        {pair.target.record.name for pair in pairs if pair.target is not None},
+        {pair.golden.record.name for pair in pairs if pair.golden is not None},
+    )
+
+
+def _number_beside_tensor(ours: Leaf, theirs: Leaf) -> Difference:
+    """Return how far a plain number is from a tensor, all of whose numbers may be this one."""
+    tensor, plain = (ours, theirs) if ours.is_tensor else (theirs, ours)
+    stats, value = tensor.statistics, plain.value
+    if stats is None or stats.max is None or stats.min is None or not isinstance(value, (int, float)):
+        return ONE_SIDED
+    ends = float(stats.max), float(stats.min)
+    unit = roundoff(tensor.dtype) or PLAIN
+    if all(end == value or abs(end - value) <= 2 * unit * abs(value) for end in ends):
+        return SAME_VALUE
+    size = max(abs(float(value)), *map(abs, ends))
+    error = max(abs(end - value) for end in ends)
+    if not math.isfinite(size) or not math.isfinite(error):
+        return ONE_SIDED
+    return Difference("one side", False, error, size, max(tensor.elements, 1), size)

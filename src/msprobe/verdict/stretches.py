@@ -1,0 +1,277 @@
+"""What calls without a counterpart make of the errors that go into them, and what is said of them.
+
+The errors are carried through the calls of either run as the table of operators says, each call adding one
+rounding of its own. How far both runs may then be apart behind the calls decides whether they are at fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from msprobe.dtypes import SINGLE, roundoff
+from msprobe.graph import Graph, Maker
+from msprobe.name import FORWARD, slot_name
+from msprobe.operators import operator_of
+from msprobe.pairing.match import Pair, Place, places
+from msprobe.pairing.stretch import Stretch
+from msprobe.plural import counted
+from msprobe.record import Record, Recording, number_type
+from msprobe.verdict.call_facts import arguments_of, plain_numbers, position_of
+from msprobe.verdict.difference import Difference, difference
+from msprobe.verdict.directions import rounding_tests, unit_tolerance
+from msprobe.verdict.gradients import Backward, backward_reach
+from msprobe.verdict.sources import Seen
+from msprobe.verdict.tolerance import OUTPUT_ROUNDINGS, Argument, forward_reach, own_rounding
+
+MASKED = 1e4  # numbers below its negative only mask others: softmax makes zeros of them
+_MOST_NAMED = 6  # calls of one run that the answer lists
+# The relative error of an output of a paired call: the run (0: the target), the record and the slot.
+ErrorOf = Callable[[int, str, str], float | None]
+Spot = tuple[str, str]
+
+
+class Side(NamedTuple):
+    """One run."""
+
+    recording: Recording
+    graph: Graph
+
+
+class Stretches:
+    """The stretches of two runs by the places behind them."""
+
+    def __init__(
+        self, found: Sequence[Stretch], sides: tuple[Side, Side], error_of: ErrorOf, *, is_coarser: bool
+    ) -> None:
+        """`is_coarser`: the whole target run computes in a coarser dtype, so that its rounding is sound."""
+        self._sides, self._is_coarser = sides, is_coarser
+        self._behind: dict[str, float] = {}
+        self._of = {pair.place.name: stretch for stretch in found for pair in stretch.behind}
+        state = _state_errors(found, sides) if found else {}
+        self._passages = [_Passage(side, n, error_of, state) for n, side in enumerate(sides) if found]
+
+    def of(self, pair: Pair) -> Stretch | None:
+        """Return the stretch that a place stands behind."""
+        if pair.target is None or pair.golden is None:
+            return None
+        return self._of.get(pair.target.name)
+
+    def passed(self, stretch: Stretch, pair: Pair, unknown: float) -> float:
+        """Return how far both runs are likely apart behind a stretch, relative to the value.
+
+        `unknown`: the relative error of what goes in without a known maker.
+        """
+        unit = self._unit(stretch)
+        found = []
+        for passage, place, calls in zip(self._passages, pair[:2], _calls(stretch), strict=True):
+            for call in calls:
+                passage.go_through(call, unit, unknown)
+            assert isinstance(place, Place)
+            found.append(passage.at(place, unknown))
+        assert pair.target is not None
+        error = self._behind[pair.target.name] = min(math.hypot(*found), 2.0)
+        return error
+
+    def behind(self, record: str, slot: str) -> float | None:
+        """Return the relative error that a place behind a stretch likely has, if it was asked for before."""
+        return self._behind.get(slot_name(record, slot))
+
+    def shapes_by_value(self, stretch: Stretch) -> bool:
+        """Return whether a call of either run gives out shapes that depend on values."""
+        names = (
+            side.recording.records[call].name
+            for side, calls in zip(self._sides, _calls(stretch), strict=True)
+            for call in calls
+        )
+        return any(operator_of(name).shapes_by_value for name in names)
+
+    def _unit(self, stretch: Stretch) -> float:
+        """The coarsest rounding that is sound: that of the golden run, or of the whole target."""
+        golden = self._sides[1].recording.records
+        found = [_coarsest(golden[call]) for call in stretch.golden_calls]
+        found += [_roundoff(pair.golden) for pair in (*stretch.before, *stretch.behind)]
+        if self._is_coarser:
+            records = self._sides[0].recording.records
+            found += [_coarsest(records[call]) for call in stretch.target_calls]
+            found += [_roundoff(pair.target) for pair in (*stretch.before, *stretch.behind)]
+        return max(found, default=SINGLE) or SINGLE
+
+    def other_state(self, stretch: Stretch) -> list[tuple[Pair, Difference, str]]:
+        """Return the parameters and buffers that go in and differ by more than rounding."""
+        found = []
+        for pair in stretch.before:
+            if pair.place.side == "output" or pair.target is None:
+                continue
+            value = difference(pair, None)
+            if not value.agrees and any(test.score > 1 for test in rounding_tests(value)):
+                makers = self._passages[0].makers(pair.target)
+                found.append((pair, value, next((f"the {m.kind} {m.name}" for m in makers), "it")))
+        return found
+
+    # ---- what is said ----
+
+    def maker(self, stretch: Stretch, pair: Pair) -> tuple[int, str, str] | None:
+        """Return the call of a stretch that made what stands behind it: the run, the record and the slot."""
+        for number, (passage, calls) in enumerate(zip(self._passages, _calls(stretch), strict=True)):
+            place = pair.golden if number else pair.target
+            for maker in passage.makers(place) if place is not None else ():
+                if maker.kind == "call" and maker.name in calls:
+                    return number, maker.name, maker.slot
+        return None
+
+    def words(self, stretch: Stretch) -> str:
+        """Return which calls each run makes, in plain words."""
+        ours, theirs = map(_named, (stretch.target_calls, stretch.golden_calls))
+        if not stretch.target_calls:
+            return f"the golden run computes this with {theirs}, the target with no such call"
+        if not stretch.golden_calls:
+            return f"the target computes this with {ours}, the golden run with no such call"
+        return f"the target computes this with {ours}, the golden run with {theirs}"
+
+    def lost_precision(self, stretch: Stretch) -> str:
+        """Return that the target alone computes in a coarser dtype there; empty if it does not."""
+        limit = self._unit(stretch)
+        records = self._sides[0].recording.records
+        leaves = (place.leaf for call in stretch.target_calls for place in places(records[call]))
+        coarse = [
+            leaf.dtype
+            for leaf in leaves
+            if leaf is not None and leaf.is_tensor and roundoff(leaf.dtype) > limit
+        ]
+        return (
+            f"precision is lost here: {number_type(coarse[0])} where the golden run has none"
+            if coarse
+            else ""
+        )
+
+
+def lone_place(pair: Pair) -> tuple[int, str, str] | None:
+    """Return the run (0: the target), record and slot of a place without a counterpart."""
+    if pair.target is not None and pair.golden is not None:
+        return None
+    place = pair.place
+    return (0 if pair.target is not None else 1), str(place.record.name), place.slot
+
+
+def spot_of_pair(pair: Pair) -> tuple[str, str]:
+    return str(pair.place.record.name), pair.place.slot
+
+
+def _calls(stretch: Stretch) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return stretch.target_calls, stretch.golden_calls
+
+
+def _state_errors(found: Sequence[Stretch], sides: tuple[Side, Side]) -> dict[tuple[int, str], float]:
+    """The relative errors of parameters and buffers that go into stretches, by the run and their name.
+
+    Only rounding: what differs by more is named itself, and explains everything behind it.
+    """
+    errors: dict[tuple[int, str], float] = {}
+    for pair in (pair for stretch in found for pair in stretch.before if pair.place.side != "output"):
+        value = difference(pair, None)
+        error = 0.0 if value.agrees else min(max(value.relative, value.unit), unit_tolerance(value))
+        for number, (side, place) in enumerate(zip(sides, (pair.target, pair.golden), strict=True)):
+            assert place is not None
+            for maker in side.graph.makers(str(place.record.name), place.slot):
+                errors[number, maker.name] = max(error, errors.get((number, maker.name), 0.0))
+    return errors
+
+
+def _named(calls: Sequence[str]) -> str:
+    names = [f"`{call}`" for call in calls[:_MOST_NAMED]]
+    more = len(calls) - _MOST_NAMED
+    return ", ".join(names) + (f" and {counted(more, 'other call')}" if more > 0 else "")
+
+
+def _roundoff(place: Place | None) -> float:
+    leaf = place.leaf if place is not None else None
+    return roundoff(leaf.dtype) if leaf is not None and leaf.is_tensor else 0.0
+
+
+def _coarsest(record: Record) -> float:
+    return max(map(_roundoff, places(record)), default=0.0)
+
+
+class _Passage:
+    """Carries relative errors through the calls of one run."""
+
+    def __init__(
+        self, side: Side, number: int, error_of: ErrorOf, state: Mapping[tuple[int, str], float]
+    ) -> None:
+        self._records, self._graph, self._number = side.recording.records, side.graph, number
+        self._error_of, self._state = error_of, state
+        self._errors: dict[Spot, float] = {}  # of what the calls gave out
+        self._keys = {str(record.name): key for key, record in self._records.items()}
+
+    def makers(self, place: Place) -> tuple[Maker, ...]:
+        found = self._graph.makers(self._keys[str(place.record.name)], place.slot)
+        gradient = next((maker.name for maker in found if maker.kind == "gradient"), None)
+        return found if gradient is None else self._graph.gradient_makers(gradient)
+
+    def at(self, place: Place, unknown: float) -> float:
+        """The relative error of an input, or of a module's output."""
+        makers = self.makers(place)
+        return math.fsum(self._made(maker, unknown) for maker in makers) if makers else unknown
+
+    def _made(self, maker: Maker, unknown: float) -> float:
+        if maker.kind != "call":
+            return self._state.get((self._number, maker.name), 0.0)
+        known = self._error_of(self._number, maker.name, maker.slot)
+        return self._errors.get((maker.name, maker.slot), unknown) if known is None else known
+
+    def go_through(self, name: str, unit: float, unknown: float) -> None:
+        """Note the errors of what a call gives out."""
+        record = self._records[name]
+        for place in places(record):
+            if place.side == "output" and (name, place.slot) not in self._errors:
+                self._errors[name, place.slot] = self._output(place, unit, unknown)
+
+    def _output(self, place: Place, unit: float, unknown: float) -> float:
+        value, record = _value(place), place.record
+        operator = operator_of(record.name)
+        if not value.is_float or not value.norm or not math.isfinite(value.norm) or operator.kind == "makes":
+            return 0.0
+        given = [seen for seen in _seen(record) if seen.pair.place.side != "output"]
+        forward = self._records.get(self._keys.get(str(record.name.facing(FORWARD)), ""))
+        if record.name.direction == FORWARD or forward is None:
+            arguments: Sequence[Argument] = arguments_of(given)
+            reach = forward_reach(operator, value, arguments, plain_numbers(given))
+        else:
+            ran = _seen(forward)
+            inputs = [seen for seen in ran if seen.pair.place.side != "output"]
+            outputs = arguments_of([seen for seen in ran if seen.pair.place.side == "output"])
+            whole = Backward(arguments_of(given), arguments_of(inputs), outputs, plain_numbers(inputs))
+            arguments = whole.all
+            reach = backward_reach(operator, value, position_of(Seen(Pair(place, place), value)), whole)
+        errors = [self._argument(each, unknown) for each in arguments]
+        own = own_rounding(reach, value.norm, min(unit, _coarsest(record)), mixed=False)
+        return min(math.hypot(own / OUTPUT_ROUNDINGS, reach.likely(errors)) / value.norm, 2.0)
+
+    def _argument(self, argument: Argument, unknown: float) -> float:
+        """The error of an argument, in its unit."""
+        if argument.spot is None:
+            return unknown * argument.size
+        key, slot = self._keys[argument.spot[0]], argument.spot[1]
+        if slot.startswith("output"):  # what its forward call gave out
+            return self._made(Maker("call", key, slot), unknown) * argument.size
+        makers = self._graph.makers(key, slot)
+        error = math.fsum(self._made(maker, unknown) for maker in makers) if makers else unknown
+        return min(error, 2.0) * argument.size
+
+
+def _seen(record: Record) -> list[Seen]:
+    return [Seen(Pair(place, place), _value(place)) for place in places(record)]
+
+
+def _value(place: Place) -> Difference:
+    """The size of one value, as a difference from itself; without the numbers that mask others."""
+    value = difference(Pair(place, place), None)
+    stats = place.leaf.statistics if place.leaf is not None else None
+    if stats is None or stats.min is None or stats.max is None or not value.is_float:
+        return value
+    if stats.min > -MASKED or stats.max >= MASKED:
+        return value
+    peak = max(abs(stats.max) if stats.max > -MASKED else 0.0, 1.0)
+    return value._replace(norm=peak * math.sqrt(max(value.numbers, 1)), peak=peak)
