@@ -34,7 +34,7 @@ from msprobe.verdict.call_facts import (
     spot_of,
     unjudged_reason,
 )
-from msprobe.verdict.difference import Difference
+from msprobe.verdict.difference import SKETCH_NOISE, Difference
 from msprobe.verdict.directions import (
     GAIN,
     NOISE,
@@ -434,6 +434,8 @@ class _Judge:
         if name.is_module and str(name) in self._has_calls:
             reached *= 8
         bound = own + GAIN * reached + flipped
+        if value.is_estimated:
+            bound += SKETCH_NOISE * value.norm
         likely = math.hypot(usual_rounding(reach, value.norm, unit, mixed), reach.likely(errors), flipped)
         self._likely[id(seen.pair)] = self._likely_error(value, likely)
         self._expected[id(seen.pair)] = likely

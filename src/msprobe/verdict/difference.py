@@ -21,6 +21,7 @@ _DEVICE = re.compile("(?:cpu|cuda|gpu|npu|xpu|mps)(?::[0-9]+)?|Ascend|CPU|GPU")
 _OF_INTEGERS = 2.0**-20  # mean and norm of integers are floats, in float32 with some tools: not exact
 _EXACT = 2.0**-50  # sums of the same float64 numbers in another order agree to this
 _ONE_SCALE = 1e-3
+SKETCH_NOISE = 2 * SINGLE  # of the norm: how far the rounding of sums moves the estimate of an error
 _SKETCH_ROUNDING = 4 * SINGLE  # sketches are float32: they do not show how float64 numbers round
 _FEW = 16  # numbers, of which statistics that agree by chance say little
 
@@ -290,8 +291,11 @@ def _is_moved(found: Difference, ours: Statistics, theirs: Statistics) -> bool:
 
 
 def _from_sketch(found: Difference, sketched: SketchErrors, golden_norm: float) -> Difference:
-    if sketched.relative == 0 or not math.isfinite(golden_norm):  # infinities, as in a mask, are not sketched
+    if sketched.relative == 0:
         return found
+    if not math.isfinite(golden_norm):  # infinities, as in a mask, are not sketched: that of the others
+        rest = sketched.apart / sketched.relative
+        return found._replace(sight="sketch", error=sketched.apart, norm=rest, is_estimated=True)
     if found.unit < SINGLE and sketched.relative <= _SKETCH_ROUNDING:
         return found
     error = max(found.error, sketched.relative * golden_norm)

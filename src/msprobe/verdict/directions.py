@@ -187,8 +187,9 @@ def unit_tolerance(value: Difference) -> float:
 
 LEAST_CALLS = 3  # of one operator, to say what is usual
 CLEAR = 0.25  # roundings: a scale error that is known less well is not held against others
-UNLIKE = 0.5  # roundings that truncation differs by from one set of numbers to another: it makes 0.5 to 1
-OTHER_KERNEL = 0.75  # the same with a margin: more of it means that the same kernel did something else
+# Truncation makes a scale error of 0.5 to 1 rounding, by how the numbers are distributed; of one kernel on
+# numbers that are alike it was 0.7 to 1.1. One that is further off is doubtful, or did something else.
+UNLIKE, UNLIKE_ON_SHAPES, OTHER_KERNEL = 0.5, 0.35, 0.75
 UNLIKE_DEVIATIONS = 4.0
 
 
@@ -234,8 +235,10 @@ def _unlike(group: Sequence[ScaleError], by_shape: bool) -> Iterator[tuple[int, 
         others = [*group[:number], *group[number + 1 :]]
         usual = statistics.median(other.own for other in others)
         spread = statistics.median(max(abs(other.own - usual), other.deviation) for other in others)
-        noise = UNLIKE_DEVIATIONS * math.hypot(scale.deviation, spread) + scale.passed / 2
+        # What arguments with the same scale errors add is the same; a tenth of it depends on the numbers.
+        passed = abs(scale.passed - statistics.median(other.passed for other in others)) / 2
+        noise = UNLIKE_DEVIATIONS * math.hypot(scale.deviation, spread) + passed + scale.passed / 10
         apart = abs(scale.own - usual)
-        if apart > UNLIKE * unit + noise:
+        if apart > (UNLIKE_ON_SHAPES if by_shape else UNLIKE) * unit + noise:
             words = f"its scale error is {scale.own:.2g}, that of other calls of {word} {usual:.2g}"
             yield scale.pair, Unlike(words, apart / (OTHER_KERNEL * unit + noise) if by_shape else 0.0)
