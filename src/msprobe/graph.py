@@ -113,29 +113,6 @@ class Graph:
             return ()
         return self.makers(forward, inputs[int(number)])
 
-    def reaches_parameter(self, record: str, slot: str) -> bool:
-        """Whether a gradient that a backward call gives out goes on to a parameter, through other calls."""
-        waiting: list[Spot] = [(record, slot)]
-        known: set[str] = set()
-        while waiting:
-            for maker in self.argument_makers(*waiting.pop()):
-                if maker.kind == "parameter":
-                    return True
-                made = self._records.get(maker.name)
-                back = self._keys.get(made.name.facing(BACKWARD)) if made is not None else None
-                if maker.kind != "call" or back is None or back in known:
-                    continue
-                known.add(back)
-                if self._has_trained_state(maker.name):
-                    return True
-                waiting += ((back, each) for each in self._side(back, "output"))
-        return False
-
-    def _has_trained_state(self, record: str) -> bool:
-        """Whether a module has parameters of its own that require gradients."""
-        found = self._tensors[record].values()
-        return any(side == "parameters" and leaf.requires_grad is not False for side, leaf in found)
-
     def changed(self, record: str, slot: str) -> bool:
         """Whether a value is not what its exact maker gave out: something unrecorded has changed it."""
         leaf = self._leaf(record, slot)

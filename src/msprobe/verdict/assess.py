@@ -198,7 +198,8 @@ class _Judge:
             if is_output(seen):
                 verdict = outputs[id(seen)]
             else:
-                verdict = self._input(seen, call, has_reach, operator)
+                has_effect = has_reach and (shows or not is_setting(seen))
+                verdict = self._input(seen, call, has_reach, operator, has_effect=has_effect)
                 if verdict.level == ENTERED and is_setting(seen) and not shows and not _reshapes(seen, call):
                     words = f"{reason.what(seen.pair, seen.value)}; the outputs show no effect"
                     verdict = verdict._replace(level=PASSED_ON, reason=words)
@@ -256,7 +257,9 @@ class _Judge:
 
     # ---- what goes in ----
 
-    def _input(self, seen: Seen, call: Sequence[Seen], has_reach: bool, operator: Operator) -> Verdict:
+    def _input(
+        self, seen: Seen, call: Sequence[Seen], has_reach: bool, operator: Operator, *, has_effect: bool
+    ) -> Verdict:
         value = seen.value
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
@@ -279,18 +282,29 @@ class _Judge:
         origin = Origin(False, "") if is_plain else self._origin(seen)
         if origin.explains:
             return verdict._replace(reason=f"{what}, {origin.words}", is_cancelled=origin.is_cancelled)
-        if origin.stretch is not None and has_reach:
+        if value.sight == "one side" and seen.pair.place.record.name.direction != FORWARD:
+            return verdict._replace(reason=f"{what}; what a parameter gets of it is judged there")
+        if origin.stretch is not None and has_effect:
             return self._blame(origin.stretch, seen, verdict, origin.words)
         drift = min(self._drift, COMPUTED) if is_plain else DRIFT_GAIN * self._drift
         is_small = error <= tolerance + drift and value.sight != "shape" and not value.is_moved
         if not origin.is_known and is_small:
             return verdict._replace(reason=f"{what}, which earlier calls passed on")
+        if not origin.is_known and operator.decides and self._decided_otherwise(call):
+            return verdict._replace(reason=f"{what}; the forward call decided otherwise")
         if not origin.is_known and value.sight == "shape" and self._drift > 0:
             words = f"{what}; it is not known what made it, and earlier calls differ by rounding"
             return verdict._replace(level=CANNOT_TELL, reason=words)
         if not has_reach and (is_plain or math.isfinite(error) or operator.overwrites):
             return verdict._replace(reason=f"{what}; the outputs show no effect")
         return verdict._replace(level=ENTERED, reason=reason.entered(seen.pair, value, origin.words))
+
+    def _decided_otherwise(self, call: Sequence[Seen]) -> bool:
+        """Whether the forward call of a backward call chose other numbers, whose gradients then come back."""
+        forward = (s for s in self._sources.of(call) if s.pair.place.record.name.direction == FORWARD)
+        chosen = [s for s in forward if is_output(s) and not s.value.is_float and s.value.is_known]
+        is_backward = call[0].pair.place.record.name.direction == BACKWARD
+        return is_backward and any(not s.value.agrees for s in chosen)
 
     def _origin(self, seen: Seen) -> Origin:
         """Where a tensor that differs comes from, and whether that explains it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from msprobe.analyse.measure import Measured
 from msprobe.dtypes import PLAIN, roundoff
 from msprobe.graph import Graph
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
+from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place
 from msprobe.record import Leaf, Record
 from msprobe.verdict.difference import SAME_VALUE, Difference, difference
@@ -44,6 +46,7 @@ class OneSided:
         self._has_makers = all(graph.is_recorded for graph in graphs)
         pairs = [finding.pair for finding in findings]
         both = [pair for pair in pairs if pair.target is not None and pair.golden is not None]
+        self._pairs = pairs
         self._paired = _names(both)
         self._owners = [{name.owner for name in names} for names in self._paired]
         self._directions = [{name.direction for name in names} for names in _names(pairs)]
@@ -81,15 +84,39 @@ class OneSided:
         return any(maker.kind == "parameter" for maker in makers)
 
     def is_needed(self, pair: Pair) -> bool:
-        """Return whether a gradient that one run lacks is that of a parameter, or goes on to one."""
-        for graph, place in zip(self._graphs, (pair.target, pair.golden), strict=True):
-            if place is None or place.leaf is None:
-                continue
-            if place.record.name.direction == PARAMETERS_GRAD:
-                return True
-            is_gradient = place.record.name.direction == BACKWARD and place.side == "output"
-            return is_gradient and graph.reaches_parameter(str(place.record.name), place.slot)
-        return False
+        """Return whether a gradient that one run lacks is that of a parameter, or lies on the way to one.
+
+        Where a gradient was lost, parameters lost theirs. Else a call has no gradient of its own, because
+        it gave back its argument, as a cast to the dtype that it has, or because nobody asked for it.
+        """
+        side, place = _there(pair)
+        if place is None or (place.record.name.direction == BACKWARD and place.side != "output"):
+            return False
+        is_backward = place.record.name.direction == BACKWARD
+        return self._is_of_trained(side, place) or (is_backward and side in self._with_lost)
+
+    @functools.cached_property
+    def _with_lost(self) -> set[int]:
+        """The runs that have the gradient of a parameter which the other lacks."""
+        found = map(_there, (p for p in self._pairs if p.is_one_sided or self._is_lost_gradient(p)))
+        return {side for side, place in found if place is not None and self._is_of_trained(side, place)}
+
+    def _is_of_trained(self, side: int, place: Place) -> bool:
+        """Whether a place shows the gradient of a parameter, as the call that uses it gives it out."""
+        name = place.record.name
+        if name.direction == BACKWARD and operator_of(name).keeps_values:
+            return False
+        return name.direction == PARAMETERS_GRAD or (
+            name.direction == BACKWARD and self._is_of_parameter(side, place)
+        )
+
+
+def _there(pair: Pair) -> tuple[int, Place | None]:
+    """The run that has a value which the other lacks, and the place of it."""
+    for side, place in enumerate((pair.target, pair.golden)):
+        if place is not None and place.leaf is not None:
+            return side, place
+    return 0, None
 
 
 def gradients_wanted(seen: Seen) -> Verdict | None:
