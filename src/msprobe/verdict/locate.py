@@ -83,7 +83,7 @@ def locate(
     notes: Sequence[str] = (),
 ) -> Located:
     """Go through the calls in the order of execution; `notes` say what speaks against the evidence."""
-    order = list(_in_order(findings))
+    order = list(rows_in_order(findings))
     notes = (
         *_blind(mode, findings),
         *_gaps("target", target),
@@ -143,7 +143,7 @@ def _noise(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Iterator
             yield finding.pair.place.name
 
 
-def _in_order(findings: Sequence[Finding]) -> Iterator[int]:
+def rows_in_order(findings: Sequence[Finding]) -> Iterator[int]:
     """The rows by the order in which the calls were executed."""
     starts: list[int] = []
     for row, finding in enumerate(findings):
@@ -340,6 +340,8 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
     zero but for rounding.
     """
     leaf = origin.place.leaf
+    if origin.verdict.is_change:
+        return True
     if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
         return True
     facts = {origin.content, _gradient_of(origin.place)}
