@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,11 @@ import numpy as np
 from msprobe import kernels
 from msprobe.dtypes import roundoff
 from msprobe.kernels import Statistics
+from msprobe.name import PARAMETERS_GRAD
+from msprobe.pairing.match import Pair
 from msprobe.record import Leaf, number_type
+
+_STATE = ("parameter:", "buffer:", "gradient:")  # so their makers begin
 
 _OF_INTEGERS = 2.0**-20  # mean and norm of integers are floats, in float32 with some tools: not exact
 
@@ -105,6 +110,19 @@ class SketchErrors(NamedTuple):
     relative: float  # |target - golden| / |golden|
     cosine: float
     sd: float
+
+
+def are_sketched(pairs: Iterable[Pair]) -> bool:
+    """Whether values of calls have sketches; parameters, buffers and gradients of parameters always have."""
+    for pair in pairs:
+        place = pair.place
+        leaf = place.leaf
+        if leaf is None or leaf.sketch is None or (leaf.made_by or "").startswith(_STATE):
+            continue
+        is_state = place.side in ("parameters", "buffers") or place.slot.startswith("buffers_after.")
+        if not is_state and place.record.name.direction != PARAMETERS_GRAD:
+            return True
+    return False
 
 
 def measure_sketches(target: Leaf, golden: Leaf) -> SketchErrors | None:

@@ -15,7 +15,7 @@ from msprobe.analyse.measure import (
     checksum_of,
     values_of,
 )
-from msprobe.pairing.described import measure_sketches
+from msprobe.pairing.described import are_sketched, measure_sketches
 from msprobe.pairing.match import Place, frames_of
 from msprobe.report.table import Cell, Table
 from msprobe.verdict.comparison import Comparison
@@ -64,7 +64,7 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
     for row, verdict in zip(rows, comparison.verdicts, strict=True):
         row += (verdict.level, verdict.error, verdict.reason)
     headers += VERDICT
-    if _are_sketched(findings):
+    if are_sketched(finding.pair for finding in findings):
         headers += SKETCH
         for row, finding in zip(rows, findings, strict=True):
             row += _sketched(finding)
@@ -74,11 +74,6 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
             row += finding.pair.certainty or (None,) * len(ALIGNMENT)
     fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
     return Table(headers, rows, fills)
-
-
-def _are_sketched(findings: Sequence[Finding]) -> bool:
-    leaves = (finding.pair.place.leaf for finding in findings)
-    return any(leaf is not None and leaf.sketch is not None for leaf in leaves)
 
 
 def _sketched(finding: Finding) -> tuple[Cell, ...]:

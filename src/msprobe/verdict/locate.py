@@ -12,6 +12,7 @@ from msprobe.graph_order import in_order
 from msprobe.graph_values import is_telling
 from msprobe.kernels import Statistics
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
+from msprobe.pairing.described import are_sketched
 from msprobe.pairing.match import Pair, Place
 from msprobe.plural import counted
 from msprobe.record import Leaf, Record, Recording, leaves
@@ -259,8 +260,7 @@ def _blind(mode: str, findings: Sequence[Finding]) -> Iterator[str]:
     """What this kind of recording cannot show."""
     if mode == "tensor":
         return
-    leaves = (finding.pair.place.leaf for finding in findings)
-    if any(leaf is not None and leaf.sketch is not None for leaf in leaves):
+    if are_sketched(finding.pair for finding in findings):
         yield "errors are estimated from sketches, to about a tenth of themselves"
     elif mode == "md5":
         yield "checksums tell that something differs, and only max, min, mean and norm how much"
