@@ -413,22 +413,17 @@ def _mark(
     """Put into the rows what was found: the first of the faulty parameters is the culprit."""
     setting = _setting(faulty, changes, before) if faulty else ""
     for number, change in enumerate(faulty):
-        size, tolerance = change.size, change.tolerance(exact)
         if number:
             words = _others(change, faulty[0], before.step)
         else:
             words = _words(change, setting, before.step)
-        verdict = Verdict(
-            ENTERED if not number else PASSED_ON,
-            words,
-            size,
-            tolerance,
-            size / tolerance,
-            scale=change.factor - 1,
-            is_change=True,
-        )
         for place, row in enumerate(change.rows):
-            verdicts[row] = verdict if not place else verdict._replace(level=PASSED_ON)
+            verdicts[row] = verdicts[row]._replace(
+                level=PASSED_ON if number or place else ENTERED,
+                reason=words,
+                score=change.size / change.tolerance(exact),
+                is_change=True,
+            )
     named = {change.name for change in faulty}
     for change in changes:
         if change.name in named or not change.tells or not (change.has_gradient or exact):
