@@ -46,7 +46,7 @@ def test_example_works_word_for_word(tmp_path: Path) -> None:
     assert '"Module.1.ReLU.backward.0"' in dump
     answer, *support = run(comparison).partition("First divergence: ")[2].splitlines()
     assert answer == "Functional.linear.0.forward (step 1): its input.1 differs when it comes in."
-    assert support[0].endswith("of its size when it comes in: it is the parameter 0.weight")
+    assert "the change of 0.weight in step 0 is 2 times golden's: the learning rate" in support[0]
     assert any("train.py, line 13" in line for line in support)
 
 

@@ -54,6 +54,9 @@ class ToyAdapter:
             hash=digest,
         )
 
+    def sketch(self, tensor: Array) -> bytes | None:
+        return None if tensor.on_device else sketch_of(tensor.values)
+
     def pending(self) -> int:
         return len(self._waiting)
 

@@ -116,6 +116,10 @@ class Adapter(Protocol):
         """Describe a tensor now; on a device the statistics may follow with `settle()`."""
         ...
 
+    def sketch(self, tensor: Any) -> bytes | None:
+        """The sketch of a tensor; None where its values cannot be read here at little cost."""
+        ...
+
     def pending(self) -> int:
         """How many descriptions wait on a device."""
         ...

@@ -38,6 +38,7 @@ from msprobe.store.tensor_file import StoredTensor, read
 from msprobe.verdict.assess import assess
 from msprobe.verdict.comparison import Comparison, Outcome
 from msprobe.verdict.locate import locate
+from msprobe.verdict.optimizer import StepState, judge_changes
 from msprobe.verdict.stretches import Side
 from msprobe.verdict.table_rows import TableRows
 
@@ -62,14 +63,24 @@ def compare(
     progress: Progress | None = None,
 ) -> list[Comparison]:
     """Compare two runs, steps, ranks or files, step by step and rank by rank, all in memory."""
-    found, lost = [], []
-    for ours, theirs in paired(store.find(target), store.find(golden)):
+    found: list[Comparison] = []
+    lost = []
+    pairs = paired(store.find(target), store.find(golden))
+    states: dict[int | None, StepState] = {}  # of each rank
+    for ours, theirs in pairs:
         recordings = store.read_one(ours.path), store.read_one(theirs.path)
         found.append(
             compare_recordings(
-                *recordings, fuzzy=fuzzy, mappings=mappings, as_specified=as_specified, progress=progress
+                *recordings,
+                fuzzy=fuzzy,
+                mappings=mappings,
+                as_specified=as_specified,
+                progress=progress,
+                before=states.get(ours.rank),
             )
         )
+        if len(pairs) > 1:
+            states[ours.rank] = found[-1].next_state()
         lost.append(strays(mappings, *recordings))
     tell_strays(lost)
     must_hold_something(found, target, golden)
@@ -122,8 +133,12 @@ def compare_recordings(
     mappings: Mappings = NO_MAPPINGS,
     as_specified: bool = False,
     progress: Progress | None = None,
+    before: StepState | None = None,
 ) -> Comparison:
-    """Compare one rank at one step; `as_specified`: the table pairs calls by their numbers in any case."""
+    """Compare one rank at one step; `as_specified`: the table pairs calls by their numbers in any case.
+
+    `before`: the state of the step before, by which changes of parameters are judged.
+    """
     mode = mode_of(target, golden)
     pairing = _pairing(target, golden, mappings, fuzzy=fuzzy, as_specified=as_specified)
     verdict = understood(pairing.verdict, target, golden)
@@ -135,12 +150,22 @@ def compare_recordings(
     sides = Side(target, Graph(target)), Side(golden, Graph(golden))
     unpaired = stretches(judged, target, golden, (sides[0].graph, sides[1].graph))
     verdicts, precision = assess(judged_findings, sides, unpaired)
+    verdicts, changes = judge_changes(before, target, golden, judged_findings, verdicts)
     located = locate(target, golden, mode, judged_findings, verdicts, notes=pairing.notes)
     if not is_one:
         rows = TableRows(table, judged)
         verdicts, located = rows.verdicts(verdicts), rows.located(located)
     return Comparison(
-        target, golden, mode, findings, verdicts, located, precision, None if is_one else judged, pairing.why
+        target,
+        golden,
+        mode,
+        findings,
+        verdicts,
+        located,
+        precision,
+        None if is_one else judged,
+        pairing.why,
+        changes=changes,
     )
 
 

@@ -24,6 +24,7 @@ from msprobe.report.saved_mapping import Mapped, mapped_calls, mapped_places, wr
 from msprobe.store import Source
 from msprobe.verdict.comparison import Comparison, Outcome, labelled
 from msprobe.verdict.locate import overall
+from msprobe.verdict.optimizer import StepState, state_of
 from msprobe.verdict.plan import Plan, plan
 
 _INTERRUPTED = 130
@@ -125,7 +126,7 @@ def compare_runs(
 ) -> Compared:
     """Compare what both runs have in common, and write the reports."""
     pairs = paired(store.find(target), store.find(golden))
-    done = list(_all(pairs, wanted, options, progress))
+    done = _all(pairs, wanted, options, progress)
     outcomes = [each.outcome for each in done]
     must_hold_something(outcomes, target, golden)
     tell_strays([each.strays for each in done])
@@ -150,22 +151,69 @@ def compare_runs(
     )
 
 
-def _all(pairs: Pairs, wanted: Wanted, options: Options, progress: Progress | None) -> Iterator[_Done]:
+def _all(pairs: Pairs, wanted: Wanted, options: Options, progress: Progress | None) -> list[_Done]:
+    """Compare all pairs; each process takes some steps of one rank after another."""
     marks = [_mark(source, pairs) for source, _ in pairs]
     labels = [labelled(source.step, source.rank) for source, _ in pairs]
     siblings = list(zip(labels, marks, strict=True)) if len(pairs) > 1 else []
-    work = partial(_one, wanted, options, siblings)
     jobs = min(options.jobs, len(pairs))
+    parts = _parts(pairs, marks, jobs)
+    work = partial(_some, wanted, options, siblings)
+    found: list[tuple[int, _Done]] = []
     if jobs <= 1:
         show = progress if len(pairs) == 1 else None
-        for number, (pair, mark) in enumerate(zip(pairs, marks, strict=True), 1):
-            yield work(pair, mark, show)
-            _tell(progress, number, len(pairs))
-        return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), initializer=_quiet) as pool:
-        for number, done in enumerate(pool.map(work, pairs, marks), 1):
-            yield done
-            _tell(progress, number, len(pairs))
+        for part in parts:
+            for done in work(part, show):
+                found.append(done)
+                _tell(progress, len(found), len(pairs))
+    else:
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(jobs, context, initializer=_quiet) as pool:
+            for several in pool.map(partial(_listed, work), parts):
+                found += several
+                _tell(progress, len(found), len(pairs))
+    return [done for _, done in sorted(found, key=lambda each: each[0])]
+
+
+class _Part(NamedTuple):
+    """Some steps of one rank, one after another."""
+
+    before: tuple[Source, Source] | None  # the step before the first of them
+    steps: list[tuple[int, tuple[Source, Source], str]]  # the number among all pairs, the pair, its mark
+
+
+def _parts(pairs: Pairs, marks: Sequence[str], jobs: int) -> list[_Part]:
+    """Divide the pairs for so many processes; steps of one rank are judged one by the other."""
+    ranks: dict[int | None, list[tuple[int, tuple[Source, Source], str]]] = {}
+    for number, (pair, mark) in enumerate(zip(pairs, marks, strict=True)):
+        ranks.setdefault(pair[0].rank, []).append((number, pair, mark))
+    most = -(-len(pairs) // max(jobs, 1))
+    found = []
+    for steps in ranks.values():
+        for start in range(0, len(steps), most):
+            found.append(_Part(steps[start - 1][1] if start else None, steps[start : start + most]))
+    return found
+
+
+def _listed(work: Callable[[_Part], Iterator[tuple[int, _Done]]], part: _Part) -> list[tuple[int, _Done]]:
+    return list(work(part))
+
+
+def _some(
+    wanted: Wanted,
+    options: Options,
+    siblings: Sequence[tuple[str, str]],
+    part: _Part,
+    progress: Progress | None = None,
+) -> Iterator[tuple[int, _Done]]:
+    """Compare steps of one rank, each with what the one before has left."""
+    state = None
+    if part.before is not None:
+        state = state_of(store.read_one(part.before[0].path), store.read_one(part.before[1].path))
+    for number, pair, mark in part.steps:
+        keeps = len(siblings) > 1 and number != part.steps[-1][0]
+        done, state = _one(wanted, options, siblings, pair, mark, state, keeps, progress)
+        yield number, done
 
 
 def _quiet() -> None:
@@ -185,8 +233,10 @@ def _one(
     siblings: Sequence[tuple[str, str]],
     pair: tuple[Source, Source],
     mark: str,
+    before: StepState | None,
+    keeps_state: bool,
     progress: Progress | None = None,
-) -> _Done:
+) -> tuple[_Done, StepState | None]:
     with uncollected():
         target = store.read_one(pair[0].path, stack=options.stack)
         store.must_be_of(target, options.framework)
@@ -198,6 +248,7 @@ def _one(
             mappings=options.mappings,
             as_specified=options.as_specified,
             progress=progress,
+            before=before,
         )
         if options.replay is not None:
             comparison = options.replay(comparison)
@@ -214,7 +265,8 @@ def _one(
             path = name_of(wanted, "data_mapping", mark, "yaml")
             write_data_mapping(path, mapped_places(pairs))
         lines = tuple(mapped_calls(comparison.judged or pairs)) if options.save_mapping is not None else ()
-        return _Done(outcome, written, found, lost, lines, path)
+        state = comparison.next_state() if keeps_state else None
+        return _Done(outcome, written, found, lost, lines, path), state
 
 
 def _mark(source: Source, pairs: Pairs) -> str:

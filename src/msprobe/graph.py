@@ -66,7 +66,7 @@ class Graph:
 
     def makers(self, record: str, slot: str) -> tuple[Maker, ...]:
         """The makers of an input, or of a module's output: none if unknown, several if it is their sum."""
-        leaf = self._leaf(record, slot)
+        leaf = self.leaf(record, slot)
         if leaf is None:
             return ()
         noted = self._noted(leaf) or self._inferred(record, slot)
@@ -85,7 +85,7 @@ class Graph:
 
     def parameter(self, record: str, slot: str) -> str | None:
         """The name of the parameter or buffer that a slot shows, or whose gradient it is."""
-        leaf = self._leaf(record, slot)
+        leaf = self.leaf(record, slot)
         if leaf is None:
             return None
         noted = self._noted(leaf)
@@ -115,11 +115,11 @@ class Graph:
 
     def changed(self, record: str, slot: str) -> bool:
         """Whether a value is not what its exact maker gave out: something unrecorded has changed it."""
-        leaf = self._leaf(record, slot)
+        leaf = self.leaf(record, slot)
         noted = self._noted(leaf) if leaf is not None else None
         if leaf is None or noted is None or not noted.is_exact or noted.kind != "call":
             return False
-        given = self._leaf(noted.name, noted.slot)
+        given = self.leaf(noted.name, noted.slot)
         return given is not None and not is_equal(leaf, given)
 
     def order(self) -> list[str]:
@@ -132,7 +132,7 @@ class Graph:
 
         These are those of its maker, of the modules around that, and of calls that only passed it on.
         """
-        leaf = self._leaf(record, slot)
+        leaf = self.leaf(record, slot)
         if leaf is None:
             return []
         if not self.is_recorded:
@@ -143,7 +143,7 @@ class Graph:
             for spot in ((noted.name, noted.slot), *self._shown_again.get((noted.name, noted.slot), ())):
                 if self._begins(record) > self._numbers[spot[0]]:
                     found[spot] = self._numbers[spot[0]]
-            given = self._leaf(noted.name, noted.slot)
+            given = self.leaf(noted.name, noted.slot)
             noted = self._noted(given) if given is not None else None
         return sorted(found, key=lambda spot: -found[spot])
 
@@ -170,7 +170,8 @@ class Graph:
     def _numbers(self) -> dict[str, int]:
         return {key: number for number, key in enumerate(self._records)}
 
-    def _leaf(self, record: str, slot: str) -> Leaf | None:
+    def leaf(self, record: str, slot: str) -> Leaf | None:
+        """The tensor at a slot of a record."""
         found = self._tensors.get(record, {}).get(slot)
         return found[1] if found is not None else None
 
@@ -220,7 +221,7 @@ class Graph:
         if not self.is_recorded:
             return self._inferred_uses.get((record, slot), [])
         found = self._uses.get(slot_name(record, slot), [])
-        leaf = self._leaf(record, slot) if not found else None
+        leaf = self.leaf(record, slot) if not found else None
         maker = self._noted(leaf) if leaf is not None else None
         if maker is None or maker.kind != "call" or not maker.is_exact:
             return found
@@ -277,13 +278,13 @@ class Graph:
             if back is None or user in holders or self._records[user].name.direction != FORWARD:
                 continue
             place = f"output.{self._side(user, 'input').index(slot)}"
-            if self._leaf(back, place) is not None:
+            if self.leaf(back, place) is not None:
                 yield Maker("call", back, place, is_exact)
 
     def _chosen(self, leaf: Leaf, noted: Maker | None, shares: list[Maker]) -> tuple[Maker, ...]:
         """The makers that the numbers do not contradict."""
         known = () if noted is None else (noted,)
-        given = [found for share in shares if (found := self._leaf(share.name, share.slot)) is not None]
+        given = [found for share in shares if (found := self.leaf(share.name, share.slot)) is not None]
         if len(shares) == 1:
             if noted == shares[0]:
                 return known
@@ -319,7 +320,7 @@ class Graph:
         return [spot for _, spot in reversed(found[max(end - 2 * _MOST, 0) : end]) if spot[0] not in around]
 
     def _inferred(self, record: str, slot: str) -> Maker | None:
-        leaf = self._leaf(record, slot)
+        leaf = self.leaf(record, slot)
         if self.is_recorded or leaf is None:
             return None
         side, name = self._tensors[record][slot][0], self._records[record].name
@@ -350,7 +351,7 @@ class Graph:
 
     def _modules_showing(self, maker: Maker, user: str) -> Iterator[Spot]:
         """The outputs of modules around a maker that show its value before it is used."""
-        leaf = self._leaf(maker.name, maker.slot)
+        leaf = self.leaf(maker.name, maker.slot)
         around = self._around(maker.name)
         for spot in self._earlier(user, leaf) if leaf is not None and around else ():
             if spot[0] in around:

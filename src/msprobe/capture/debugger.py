@@ -234,7 +234,7 @@ class Debugger:
             want=Want(checksum=mode == "md5", sketch=mode == "sketch"),
             saves=saves,
             with_parents=self.config.level in ("L0", "mix"),
-            with_buffers=self.config.task in ("statistics", "tensor"),
+            with_state=self.config.task in ("statistics", "tensor"),
         )
 
     def _silence(self) -> None:

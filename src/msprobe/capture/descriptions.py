@@ -9,7 +9,7 @@ from msprobe.adapter import Adapter, Want
 from msprobe.capture.makers import BEFORE_ALL, NAMED, Makers
 from msprobe.capture.memo import Memo, Seen
 from msprobe.name import slot_name
-from msprobe.record import Leaf, made, tensors_in
+from msprobe.record import Leaf, is_float, made, tensors_in
 
 _UNSEEN = Leaf("tensor")
 
@@ -17,9 +17,10 @@ _UNSEEN = Leaf("tensor")
 class Descriptions:
     """Describes the tensors of one step; holds none of them alive."""
 
-    def __init__(self, adapter: Adapter, want: Want) -> None:
+    def __init__(self, adapter: Adapter, want: Want, *, sketches_state: bool = False) -> None:
         self._adapter = adapter
         self._want = want
+        self._sketches_state = sketches_state  # whatever the mode: steps are compared by them
         self._memo = Memo()
         self._makers = Makers(adapter)
         self.drop: Callable[[Any], None] = self._memo.drop
@@ -56,6 +57,8 @@ class Descriptions:
         makers = self._makers
         leaf = self._adapter.describe(tensor, self._want)
         name = makers.name_of(tensor)
+        if name is not None and (since is None or not name.startswith("parameter:")):
+            leaf = self.sketched(tensor, leaf)  # what a call wrote into a parameter shows where it is used
         if name is None and (since is None or version is None):
             maker = makers.find(tensor, version, leaf, BEFORE_ALL if since is None else since)
             if since is None or maker is not None:
@@ -68,6 +71,13 @@ class Descriptions:
             return leaf, seen
         seen.moment = NAMED
         return later, seen
+
+    def sketched(self, tensor: Any, leaf: Leaf) -> Leaf:
+        """The leaf of a parameter, a buffer or a gradient of one: with a sketch if it has numbers for it."""
+        if not self._sketches_state or self._want.sketch or not is_float(leaf.dtype):
+            return leaf
+        sketch = self._adapter.sketch(tensor)
+        return leaf if sketch is None else leaf._replace(sketch=sketch)
 
     def _kept(self, tensor: Any, version: Hashable | None, leaf: Leaf) -> Seen:
         """What is known of a tensor; it is found again only if it has versions."""

@@ -116,7 +116,8 @@ class ParameterGradients:
         if recorder.closed or not recorder.scope.enter(self._name):
             return
         with recorder.guarded(f"record the gradient of {key} of", self._name):
-            self._leaves[key] = recorder.describe(gradient, str(self._name), key)
+            leaf = recorder.describe(gradient, str(self._name), key)
+            self._leaves[key] = recorder.sketched(gradient, leaf)
             self._written = False
             if not self._undo:
                 self._write()

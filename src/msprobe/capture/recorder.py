@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     saves: Callable[[str], bool]  # is the content of the tensors of a record of this name saved too?
     with_parents: bool  # levels L0 and mix say which module a call ran in
     backward_like_forward: bool = False  # gradients stand in the fields that a forward call has
-    with_buffers: bool = False  # of modules: their state beside the parameters
+    with_state: bool = False  # buffers of modules; a sketch of parameters, buffers and their gradients
     fills: Callable[[Leaf], bool] | None = None  # which leaves bring their content along to the sink
 
 
@@ -51,7 +51,7 @@ class Recorder:
         self._sink = sink
         self._stacks = stacks
         self.plan = plan
-        self._descriptions = Descriptions(adapter, plan.want)
+        self._descriptions = Descriptions(adapter, plan.want, sketches_state=plan.with_state)
         self._counts = Counts()
         self._thread = Thread()
         self._lock = threading.RLock()
@@ -200,7 +200,7 @@ class Recorder:
         if call.recorded and call.fields is not None:
             state = ModuleState(self._adapter, self.describe, module, call.text)
             with self.guarded("record the parameters of", call.text):
-                call.fields.update(state.before(self.plan.with_buffers and self.scope.sides.input))
+                call.fields.update(state.before(self.plan.with_state and self.scope.sides.input))
             call = call._replace(state=state)
         return call
 
@@ -286,6 +286,10 @@ class Recorder:
                 seen.file = name
         self._saved[name] = seen
         return leaf._replace(data_name=file_name(name, self._adapter.file_suffix))
+
+    def sketched(self, tensor: Any, leaf: Leaf) -> Leaf:
+        """The leaf of the gradient of a parameter, with a sketch where the plan asks for it."""
+        return self._descriptions.sketched(tensor, leaf)
 
     def commit(self, record: Record) -> None:
         """Write a finished record, at once or as soon as its statistics arrive from the device."""

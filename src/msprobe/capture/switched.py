@@ -34,7 +34,7 @@ class Switched(GuardedSink, Task):
         self.limit = None if most is None else Limit(most, VERDICTS)
 
     def recorder(self, opening: Opening) -> Recorder:
-        plan = opening.plan._replace(fills=self.wants, with_buffers=False)
+        plan = opening.plan._replace(fills=self.wants, with_state=False)
         parts = (opening.adapter, self, opening.scope, opening.stacks, plan)
         if self.limit is None:
             self._recorder = Recorder(*parts)

@@ -36,6 +36,7 @@ class MindSporeAdapter:
         self.is_tensor = gradients.is_tensor
         self.describe = describe.describe
         self.describe_other = describe.describe_other
+        self.sketch = describe.sketch
         self.snapshot = describe.snapshot
         self.untracked = no_grad
         self.begin_backward = self._gradients.begin

@@ -60,6 +60,12 @@ def describe(tensor: Tensor, want: Want) -> Leaf:
     return Leaf(TENSOR, None, dtype, shape, _UNKNOWN) if array is None else leaf_of(array, dtype, shape, want)
 
 
+def sketch(tensor: Tensor) -> bytes | None:
+    """The sketch of a tensor; None while it has no values."""
+    array = _values(tensor)
+    return None if array is None else kernels.sketch_of(array)
+
+
 def leaf_of(array: Array, dtype: str, shape: tuple[int, ...], want: Want) -> Leaf:
     """Describe the values of a tensor."""
     stats, digest, brief = kernels.described_of(array)

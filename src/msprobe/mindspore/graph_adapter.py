@@ -35,6 +35,7 @@ class GraphAdapter(MindSporeAdapter):
         self._tapping = Tapping(self._arrivals)
         self.is_tensor = _is_values
         self.describe = self._describe
+        self.sketch = _sketch
         self.snapshot = _snapshot
         self.untracked = nullcontext  # we touch nothing but arrays
         self.begin_backward = self._arrivals.begin_backward
@@ -84,6 +85,10 @@ class GraphAdapter(MindSporeAdapter):
 
 def _is_values(value: Any) -> bool:
     return isinstance(value, Values)
+
+
+def _sketch(tensor: Values) -> None:
+    return None  # what a tap hands over is a copy, and no parameter of a model
 
 
 def _snapshot(tensor: Values) -> TensorData | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,11 @@ import numpy as np
 from msprobe import kernels
 from msprobe.dtypes import roundoff
 from msprobe.kernels import Statistics
+from msprobe.name import PARAMETERS_GRAD
+from msprobe.pairing.match import Pair
 from msprobe.record import Leaf, number_type
+
+_STATE = ("parameter:", "buffer:", "gradient:")  # so their makers begin
 
 _OF_INTEGERS = 2.0**-20  # mean and norm of integers are floats, in float32 with some tools: not exact
 
@@ -107,6 +112,20 @@ class SketchErrors(NamedTuple):
     sd: float
     apart: float  # |target - golden| over all elements
     is_brief: bool = False
+
+
+def sketch_lengths(pairs: Iterable[Pair]) -> set[int]:
+    """The lengths of the sketches of what calls take and give; parameters have long ones in every mode."""
+    found = set()
+    for pair in pairs:
+        place = pair.place
+        leaf = place.leaf
+        if leaf is None or leaf.sketch is None or (leaf.made_by or "").startswith(_STATE):
+            continue
+        is_state = place.side in ("parameters", "buffers") or place.slot.startswith("buffers_after.")
+        if not is_state and place.record.name.direction != PARAMETERS_GRAD:
+            found.add(len(leaf.sketch))
+    return found
 
 
 def measure_sketches(target: Leaf, golden: Leaf) -> SketchErrors | None:

@@ -80,6 +80,9 @@ class TorchAdapter:
             return leaf._replace(stats=None, checksum=None, sketch=None, hash=None)
         return leaf
 
+    def sketch(self, tensor: Tensor) -> bytes | None:
+        return None if self._transfers.is_under_way else describe.sketch(tensor)
+
     def parts_of(self, value: Any) -> dict[str, Any] | None:
         if torch.distributed.is_available() and isinstance(value, torch.distributed.P2POp):
             return parts_of_p2p(value)

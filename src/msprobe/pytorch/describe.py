@@ -96,6 +96,17 @@ class Described:
                     deferred.statistics, deferred.hash, deferred.sketch = found.read(numbers)
 
 
+def sketch(tensor: Tensor) -> bytes | None:
+    """The sketch of a tensor in the memory of the host; None for any other."""
+    kind = KINDS.get(tensor.dtype)
+    if kind is not None and _is_plain(tensor) and tensor.is_cpu and tensor.is_contiguous():
+        return kernels.sketch(data_ptr(tensor), tensor.numel(), kind) if _has_memory(tensor) else None
+    with Untracked():
+        content = _content(tensor)[0]
+        values = _laid_out(content) if content is not None and content.is_cpu else None
+        return None if values is None else pieces.sketch(values)
+
+
 def _is_plain(tensor: Tensor) -> bool:
     """Whether its memory holds its values, in a way that the kernels understand."""
     return (

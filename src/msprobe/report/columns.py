@@ -15,10 +15,9 @@ from msprobe.analyse.measure import (
     checksum_of,
     values_of,
 )
-from msprobe.kernels import BRIEF_SIZE
-from msprobe.pairing.described import measure_sketches
+from msprobe.kernels import SKETCH_SIZE
+from msprobe.pairing.described import measure_sketches, sketch_lengths
 from msprobe.pairing.match import Place, frames_of
-from msprobe.record import Leaf
 from msprobe.report.table import Cell, Table
 from msprobe.verdict.comparison import Comparison
 
@@ -66,7 +65,7 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
     for row, verdict in zip(rows, comparison.verdicts, strict=True):
         row += (verdict.level, verdict.error, verdict.reason)
     headers += VERDICT
-    if _are_sketched(findings):
+    if 4 * SKETCH_SIZE in sketch_lengths(finding.pair for finding in findings):
         headers += SKETCH
         for row, finding in zip(rows, findings, strict=True):
             row += _sketched(finding)
@@ -76,16 +75,6 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
             row += finding.pair.certainty or (None,) * len(ALIGNMENT)
     fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
     return Table(headers, rows, fills)
-
-
-def _are_sketched(findings: Sequence[Finding]) -> bool:
-    leaves = (finding.pair.place.leaf for finding in findings)
-    return any(leaf is not None and _has_sketch(leaf) for leaf in leaves)
-
-
-def _has_sketch(leaf: Leaf) -> bool:
-    """Whether it has a sketch that a user asked for: a brief one every tensor has."""
-    return leaf.sketch is not None and len(leaf.sketch) > 4 * BRIEF_SIZE
 
 
 def _sketched(finding: Finding) -> tuple[Cell, ...]:

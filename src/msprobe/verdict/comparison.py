@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msprobe.analyse.judge import UNMATCHED, Finding
 from msprobe.pairing.match import Certainty, Pair
 from msprobe.record import Recording
 from msprobe.verdict.levels import NOT_JUDGED, Verdict
 from msprobe.verdict.locate import Located
+from msprobe.verdict.optimizer import StepState, state_of
 from msprobe.verdict.precision import Precision
 from msprobe.verdict.replay_evidence import ReplayCount
 
@@ -96,6 +97,11 @@ class Comparison(NamedTuple):
     judged: list[Pair] | None = None  # what our verdict judged, if not the pairs of the findings
     why_aligned: str = ""  # why calls were paired by what they do although nobody asked for it
     replay: ReplayCount | None = None  # what calling the suspects again showed, if that was asked for
+    changes: Mapping[str, Any] | None = None  # of the golden run's parameters over the step before
+
+    def next_state(self) -> StepState:
+        """What the next step of this rank is judged by; it keeps no recording alive."""
+        return state_of(self.target, self.golden, self.changes)
 
     def outcome(self, *, with_cases: bool = False) -> Outcome:
         results = Counter(finding.result for finding in self.findings)

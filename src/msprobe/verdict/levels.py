@@ -28,6 +28,7 @@ class Verdict(NamedTuple):
     explained: float | None = None  # relative: what rounding and the arguments explain together
     scale: float | None = None
     is_cancelled: bool = False  # its summands cancel, so that its relative error says nothing
+    is_change: bool = False  # of a parameter over the step before: its gradient does not explain it
 
     @property
     def is_origin(self) -> bool:

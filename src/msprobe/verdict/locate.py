@@ -13,6 +13,7 @@ from msprobe.graph_values import is_telling
 from msprobe.kernels import SKETCH_SIZE, Statistics
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
 from msprobe.operators import operator_of
+from msprobe.pairing.described import sketch_lengths
 from msprobe.pairing.match import Pair, Place
 from msprobe.plural import counted
 from msprobe.record import Leaf, Record, Recording, leaves
@@ -84,7 +85,7 @@ def locate(
     notes: Sequence[str] = (),
 ) -> Located:
     """Go through the calls in the order of execution; `notes` say what speaks against the evidence."""
-    order = list(_in_order(findings))
+    order = list(rows_in_order(findings))
     notes = (
         *_blind(mode, findings),
         *_gaps("target", target),
@@ -147,7 +148,7 @@ def _noise(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Iterator
             yield _ANY_GRADIENT
 
 
-def _in_order(findings: Sequence[Finding]) -> Iterator[int]:
+def rows_in_order(findings: Sequence[Finding]) -> Iterator[int]:
     """The rows by the order in which the calls were executed."""
     starts: list[int] = []
     for row, finding in enumerate(findings):
@@ -263,9 +264,7 @@ def _blind(mode: str, findings: Sequence[Finding]) -> Iterator[str]:
     """What this kind of recording cannot show."""
     if mode == "tensor":
         return
-    leaves = (finding.pair.place.leaf for finding in findings)
-    lengths = {len(leaf.sketch) for leaf in leaves if leaf is not None and leaf.sketch is not None}
-    if lengths:
+    if lengths := sketch_lengths(finding.pair for finding in findings):
         share = "a tenth" if min(lengths) == 4 * SKETCH_SIZE else "a quarter"
         yield f"errors are estimated from sketches, to about {share} of themselves"
     elif mode == "md5":
@@ -366,6 +365,8 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
     zero but for rounding.
     """
     leaf = origin.place.leaf
+    if origin.verdict.is_change:
+        return True
     if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
         return True
     facts = {origin.content, _gradient_of(origin.place)}

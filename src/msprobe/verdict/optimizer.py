@@ -1,0 +1,526 @@
+"""The changes of parameters from one step to the next: what the optimizer makes of the gradients.
+
+A parameter that differs says little: its change says what an optimizer did. The change d of each parameter is
+measured by sketches, which are linear, so that S(d) is the difference of two sketches. With e = d_target -
+d_golden and theta the parameter, relative to the larger of the two changes:
+
+    size      |e| / |d|
+    limit     u |theta| / |d|: the parameter is stored rounded, so that no change is known better than that
+    noise     the relative error of the gradient, and of the parameter beside its change, before the step
+
+An optimizer may turn an error of a gradient into a far larger one of a change: Adam makes a whole step of
+each number of a gradient that is zero but for rounding. So a single parameter is accused only by the norm of
+its change, which such steps keep. The setting of an optimizer changes all parameters; a fault of it shows in
+at least half of them. Where the whole step before was bit-equal in both runs, every parameter speaks for
+itself.
+docs/decisions/013-verdict.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from msprobe import kernels, store
+from msprobe.analyse.judge import Finding
+from msprobe.dtypes import SINGLE, roundoff
+from msprobe.errors import RecordingError
+from msprobe.graph import Graph
+from msprobe.name import FORWARD, PARAMETERS_GRAD
+from msprobe.pairing.described import described
+from msprobe.pairing.match import Place
+from msprobe.record import Leaf, Recording, Side, is_float, slots
+from msprobe.store.tensor_file import as_float, read
+from msprobe.verdict.levels import ENTERED, PASSED_ON, Verdict
+from msprobe.verdict.locate import rows_in_order
+
+_Vector = npt.NDArray[np.float64]
+Kind = Literal["parameter", "buffer"]
+_FIELD_KINDS: Mapping[Side, Kind] = {"parameters": "parameter", "buffers": "buffer"}
+
+# Two sound optimizers (plain, foreach, fused; rounding either way) differ by up to 0.6 limits in float32.
+_LIMITS = 8.0
+_ROUNDINGS = 64.0  # unit roundoffs of the change itself: an optimizer computes it in about ten operations
+_MOST_LIMIT = 1 / 32  # beyond it eight limits are a quarter of the change: it cannot be told
+# An error of a gradient passes on to the change as it is; the numbers that are smaller than it, a share of
+# about the relative error, may become whole steps. Measured where rounding of bfloat16 puts gradients off by
+# 0.015 to 0.26 (gpt2, llama, t5, vit, resnet under autocast, AdamW): the size is 1.1 times the root of the
+# noise over most parameters, the scale error at most 0.55 times the noise.
+_GAIN = 8.0
+_ROOT_GAIN = 4.0
+_SCALE_GAIN = 4.0
+_LEAST_NEAR_ZERO = 1 / 64  # fewer numbers near zero than that are expected: most parameters have none
+_DEVIATIONS = 6.0
+_OTHER_NORM = 0.5  # of the squared norm: steps in the other direction keep it
+_MOST_NOISE = 0.05  # a gradient that is further off is mostly rounding, and so may be the norm of the change
+_STATISTICS_GAIN = 10.0  # max, min, mean and norm show about a tenth of an error
+_OTHER_RANKS = 2.0**-20  # the relative error of gradients that other ranks may bring in
+_DECAY_DEVIATIONS = 8.0
+_ALIKE = 0.05  # factors of one setting agree to this
+_EXPLAINED = 0.95  # of the squared error, by one direction
+_SKETCHED = kernels.SKETCH_SIZE
+_WITHOUT_CORRECTION = 0.1 / math.sqrt(0.001)  # Adam's first step without bias correction, with usual betas
+
+
+def full_sketch(leaf: Leaf) -> bytes | None:
+    """The sketch of a tensor; a brief one, of some of its numbers, does not show changes well enough."""
+    return leaf.sketch if leaf.sketch is not None and len(leaf.sketch) == 4 * kernels.SKETCH_SIZE else None
+
+
+class Shown(NamedTuple):
+    """A tensor as one run recorded it."""
+
+    leaf: Leaf
+    file: Path | None = None  # with its content
+
+    def vector(self) -> _Vector | None:
+        """Its sketch, made of the content where none was recorded; None if neither is there."""
+        sketch = full_sketch(self.leaf)
+        if sketch is None and self.file is not None:
+            try:
+                stored = read(self.file, verify=False)
+                sketch = kernels.sketch_of(as_float(stored.array, stored.dtype))
+            except (RecordingError, OSError, MemoryError):
+                return None
+        return None if sketch is None else np.frombuffer(sketch, "<f4").astype(np.float64)
+
+
+class Tracked(NamedTuple):
+    """A parameter or buffer of one run at one step, and what was added up to its gradient."""
+
+    kind: Kind
+    shown: Shown
+    gradients: tuple[Shown, ...] = ()
+
+
+class StepState(NamedTuple):
+    """The parameters and buffers of both runs at one step, by their names in each run."""
+
+    step: int | None
+    target: Mapping[str, Tracked]
+    golden: Mapping[str, Tracked]
+    is_equal: bool  # all that both runs recorded in this step is the same, and there is no other rank
+    changes: Mapping[str, _Vector]  # of the golden run up to this step, by the target's names
+
+
+def state_of(target: Recording, golden: Recording, changes: Mapping[str, _Vector] | None = None) -> StepState:
+    """Return what the next step is judged by; it holds leaves and names of files, and no recording."""
+    same = target.records.keys() == golden.records.keys() and target.rank is None
+    is_equal = same and all(
+        record.fields == golden.records[key].fields for key, record in target.records.items()
+    )
+    return StepState(target.step, _tracked(target), _tracked(golden), is_equal, changes or {})
+
+
+def _tracked(recording: Recording) -> dict[str, Tracked]:
+    """The state that a recording shows, each as it shows first."""
+    found: dict[str, Tracked] = {}
+    gradients: dict[str, list[Shown]] = defaultdict(list)
+    owned: dict[tuple[str, str], str] = {}  # the name of a parameter, by its module and its name there
+    for record in recording.records.values():
+        name = record.name
+        if name.direction == PARAMETERS_GRAD:
+            for slot, _, leaf in slots(record):
+                if leaf is not None and leaf.is_tensor:
+                    own = owned.get((name.owner, slot), ".".join((*name.path, slot)))
+                    gradients.setdefault(own, []).append(_shown(recording, leaf))
+        if name.direction != FORWARD:
+            continue
+        for slot, side, leaf in slots(record):
+            known = _named(side, leaf, name.path, slot)
+            if known is not None and leaf is not None:
+                if side == "parameters":
+                    owned[name.owner, slot.partition(".")[2]] = known[1]
+                if known[1] not in found:
+                    found[known[1]] = Tracked(known[0], _shown(recording, leaf))
+    if not gradients:
+        graph = Graph(recording)
+        for own in found:
+            for maker in graph.gradient_makers(own):
+                given = graph.leaf(maker.name, maker.slot)
+                if given is not None:
+                    gradients[own].append(_shown(recording, given))
+    return {own: one._replace(gradients=tuple(gradients.get(own, ()))) for own, one in found.items()}
+
+
+def _named(side: Side, leaf: Leaf | None, path: Sequence[str], slot: str) -> tuple[Kind, str] | None:
+    """The kind and the name of the parameter or buffer that goes into a call."""
+    if leaf is None or not is_float(leaf.dtype) or not leaf.is_tensor or side == "output":
+        return None
+    kind, _, name = (leaf.made_by or "").partition(":")
+    if kind in ("parameter", "buffer"):
+        return kind, name  # type: ignore[return-value]  # it is one of them
+    if side in _FIELD_KINDS and leaf.made_by is None:
+        return _FIELD_KINDS[side], ".".join((*path, slot.partition(".")[2]))
+    return None
+
+
+def _shown(recording: Recording, leaf: Leaf) -> Shown:
+    return Shown(leaf, None if full_sketch(leaf) is not None else store.tensor_path(recording, leaf))
+
+
+class Change(NamedTuple):
+    """The change of one parameter or buffer over a step, in both runs."""
+
+    name: str
+    rows: tuple[int, ...]  # that show it, in order of execution
+    kind: Kind
+    has_gradient: bool
+    error: _Vector  # the target's change minus the golden one
+    golden: _Vector  # the golden change
+    value: _Vector  # the golden parameter before the step
+    norms: tuple[float, float]  # of the target's and the golden change
+    limit: float
+    noise: float
+    unit: float
+    numbers: int
+
+    @property
+    def size(self) -> float:
+        return _norm(self.error) / self._largest if self._largest else 0.0
+
+    @property
+    def _largest(self) -> float:
+        return max(self.norms)
+
+    @property
+    def tells(self) -> bool:
+        """Whether the rounding of the stored numbers leaves enough of the change to be judged."""
+        return self.limit <= _MOST_LIMIT
+
+    def tolerance(self, exact: bool) -> float:
+        """How far the sizes of most parameters may be off."""
+        if exact:
+            return self._rounding
+        steps = math.sqrt(self.noise) if self.numbers * self.noise >= _LEAST_NEAR_ZERO else 0.0
+        return self._rounding + _GAIN * self.noise + _ROOT_GAIN * steps
+
+    @property
+    def scale_tolerance(self) -> float:
+        return self._rounding + _SCALE_GAIN * self.noise
+
+    @property
+    def _rounding(self) -> float:
+        return _LIMITS * self.limit + _ROUNDINGS * self.unit
+
+    @property
+    def has_other_norm(self) -> bool:
+        target, golden = (norm / self._largest if self._largest else 0.0 for norm in self.norms)
+        return abs(target * target - golden * golden) > _OTHER_NORM and self.noise <= _MOST_NOISE
+
+    @property
+    def factor(self) -> float:
+        """The target's change as a multiple of the golden one."""
+        return 1 + _coefficient(self.error, self.golden)
+
+    @property
+    def decay(self) -> float | None:
+        """The error as a multiple of the parameter, if its direction shows so beyond doubt."""
+        found = _coefficient(self.error, self.value)
+        left = _norm(self.error - found * self.value)
+        freedom = math.sqrt(max(min(_SKETCHED, self.value.size) - 1, 1))
+        size = _norm(self.value)
+        if not size or abs(found) <= 4 * self.unit or abs(found) * size * freedom <= _DECAY_DEVIATIONS * left:
+            return None
+        return found
+
+
+def judge_changes(
+    before: StepState | None,
+    target: Recording,
+    golden: Recording,
+    findings: Sequence[Finding],
+    verdicts: Sequence[Verdict],
+) -> tuple[list[Verdict], dict[str, _Vector]]:
+    """Return the verdicts with the changes of parameters judged, and the golden run's changes by name.
+
+    `before`: the state of the step before; None, or one that is not directly before it, tells nothing.
+    """
+    verdicts = list(verdicts)
+    if before is None or not _follows(before.step, target.step):
+        return verdicts, {}
+    changes = list(_changes(before, target, golden, findings))
+    exact = before.is_equal
+    faulty = _faulty(changes, exact)
+    _mark(verdicts, changes, faulty, before, exact)
+    return verdicts, {change.name: change.golden for change in changes}
+
+
+def _faulty(changes: Sequence[Change], exact: bool) -> list[Change]:
+    """The changes that nothing explains, in order of execution."""
+    known = [change for change in changes if change.tells and (change.has_gradient or exact)]
+    beyond = [change for change in known if change.size > change.tolerance(exact)]
+    if exact or 2 * len(beyond) >= len(known) > 1:
+        return beyond
+    single = [change for change in changes if change.tells and change.has_other_norm]
+    return _scaled(known) or _decayed(known) or single
+
+
+def _scaled(known: Sequence[Change]) -> list[Change]:
+    """The parameters whose changes are too large, or too small, if most of them are."""
+    if len(known) < 2:
+        return []
+    middle = statistics.median(change.factor - 1 for change in known)
+    size, tolerance = (
+        statistics.median(numbers)
+        for numbers in ([change.size for change in known], [change.scale_tolerance for change in known])
+    )
+    deviation = size / math.sqrt(_SKETCHED * len(known))  # of the estimates from sketches
+    if abs(middle) <= tolerance + _DEVIATIONS * deviation:
+        return []
+    return [change for change in known if (change.factor - 1) * middle > middle * middle / 2]
+
+
+def _follows(before: int | None, now: int | None) -> bool:
+    return before is not None and now is not None and now == before + 1
+
+
+def _changes(
+    before: StepState, target: Recording, golden: Recording, findings: Sequence[Finding]
+) -> Iterator[Change]:
+    """The changes of what both runs show at both steps, in order of execution."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    names: dict[str, str] = {}
+    for row in rows_in_order(findings):
+        pair = findings[row].pair
+        if pair.target is None or pair.golden is None or pair.unjudged:
+            continue
+        ours, theirs = _place_name(pair.target), _place_name(pair.golden)
+        if ours is None or theirs is None or names.setdefault(ours, theirs) != theirs:
+            continue
+        rows[ours].append(row)
+    for name, other in names.items():
+        first = findings[rows[name][0]].pair
+        assert first.target is not None and first.golden is not None
+        now = first.target.leaf, first.golden.leaf
+        past = before.target.get(name), before.golden.get(other)
+        if now[0] is None or now[1] is None or past[0] is None or past[1] is None:
+            continue
+        found = _change(
+            name,
+            tuple(rows[name]),
+            (past[0], past[1]),
+            (_shown(target, now[0]), _shown(golden, now[1])),
+            target.rank is not None,
+        )
+        if found is not None:
+            yield found
+
+
+def _place_name(place: Place) -> str | None:
+    if place.record.name.direction != FORWARD:
+        return None
+    known = _named(place.side, place.leaf, place.record.name.path, place.slot)
+    return None if known is None else known[1]
+
+
+def _change(
+    name: str,
+    rows: tuple[int, ...],
+    past: tuple[Tracked, Tracked],
+    now: tuple[Shown, Shown],
+    has_ranks: bool,
+) -> Change | None:
+    if len({each.leaf.shape for each in (past[0].shown, past[1].shown, *now)}) > 1:
+        return None
+    vectors = [each.vector() for each in (past[0].shown, past[1].shown, *now)]
+    if any(vector is None or not np.all(np.isfinite(vector)) for vector in vectors):
+        return None
+    (our_past, their_past, our_now, their_now) = (np.asarray(vector) for vector in vectors)
+    ours, theirs = our_now - our_past, their_now - their_past
+    norms = _norm(ours), _norm(theirs)
+    unit = max(roundoff(each.leaf.dtype) for each in (past[0].shown, past[1].shown, *now))
+    largest, size = max(norms), max(_norm(our_past), _norm(their_past), _norm(our_now), _norm(their_now))
+    stored = max(unit, SINGLE) * size  # a sketch is rounded to float32
+    limit = stored / largest if largest > 0 else math.inf
+    noise = _gradient_noise(past)
+    if noise is None and past[0].kind == "parameter" and past[0].gradients:
+        return None
+    apart = _norm(our_past - their_past)
+    apart = max(apart - 2 * stored, 0.0) / largest if largest > 0 else 0.0
+    noise = max(noise or 0.0, apart, _OTHER_RANKS if has_ranks else 0.0)
+    has_gradient = bool(past[0].gradients and past[1].gradients)
+    return Change(
+        name,
+        rows,
+        past[0].kind,
+        has_gradient,
+        ours - theirs,
+        theirs,
+        their_past,
+        norms,
+        limit,
+        noise,
+        unit,
+        now[0].leaf.elements,
+    )
+
+
+def _gradient_noise(past: tuple[Tracked, Tracked]) -> float | None:
+    """The relative error of a gradient; None where it is not known."""
+    ours, theirs = past[0].gradients, past[1].gradients
+    if not ours or len(ours) != len(theirs):
+        return None
+    errors = [_relative(*each) for each in zip(ours, theirs, strict=True)]
+    return None if None in errors else max(error for error in errors if error is not None)
+
+
+def _relative(ours: Shown, theirs: Shown) -> float | None:
+    same = ours.leaf.hash is not None and ours.leaf.dtype == theirs.leaf.dtype
+    if same and ours.leaf.hash == theirs.leaf.hash:
+        return 0.0
+    vectors = ours.vector(), theirs.vector()
+    if vectors[0] is None or vectors[1] is None:
+        error = described(ours.leaf, theirs.leaf)
+        unit = max(roundoff(ours.leaf.dtype), roundoff(theirs.leaf.dtype))
+        return None if error is None else max(_STATISTICS_GAIN * error, unit)
+    size = max(map(_norm, (vectors[0], vectors[1])))
+    return _norm(vectors[0] - vectors[1]) / size if size else 0.0
+
+
+def _norm(vector: _Vector) -> float:
+    return float(np.linalg.norm(vector))
+
+
+def _coefficient(error: _Vector, direction: _Vector) -> float:
+    square = float(direction @ direction)
+    return float(error @ direction) / square if square else 0.0
+
+
+def _decayed(known: Sequence[Change]) -> list[Change]:
+    """The parameters that differ by one multiple of themselves, if at least half of them do, and two."""
+    sized = [change for change in known if _norm(change.value) > 0]
+    found = [(change, decay) for change in sized if (decay := change.decay) is not None]
+    if len(found) < 2:
+        return []
+    middle = statistics.median(decay for _, decay in found)
+    alike = [change for change, decay in found if abs(decay - middle) <= 4 * _ALIKE * abs(middle)]
+    return alike if len(alike) >= 2 and 2 * len(alike) >= len(sized) else []
+
+
+# ---- what is said ----
+
+
+def _mark(
+    verdicts: list[Verdict],
+    changes: Sequence[Change],
+    faulty: Sequence[Change],
+    before: StepState,
+    exact: bool,
+) -> None:
+    """Put into the rows what was found: the first of the faulty parameters is the culprit."""
+    setting = _setting(faulty, changes, before) if faulty else ""
+    for number, change in enumerate(faulty):
+        if number:
+            words = _others(change, faulty[0], before.step)
+        else:
+            words = _words(change, setting, before.step)
+        for place, row in enumerate(change.rows):
+            verdicts[row] = verdicts[row]._replace(
+                level=PASSED_ON if number or place else ENTERED,
+                reason=words,
+                score=change.size / change.tolerance(exact),
+                is_change=True,
+            )
+    named = {change.name for change in faulty}
+    for change in changes:
+        if change.name in named or not change.tells or not (change.has_gradient or exact):
+            continue
+        for row in change.rows:
+            if verdicts[row].level == ENTERED:
+                verdicts[row] = verdicts[row]._replace(
+                    level=PASSED_ON, reason=_explained(change, before.step)
+                )
+
+
+def _in_step(step: int | None) -> str:
+    return f"in step {step}"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.4g}"
+
+
+def _words(change: Change, setting: str, step: int | None) -> str:
+    target, golden = (norm / max(change.norms) for norm in change.norms)
+    tiny = _LIMITS * change.limit
+    if target <= tiny:
+        what = f"{change.name} did not change {_in_step(step)}, and the golden run's did"
+    elif golden <= tiny:
+        what = f"{change.name} changed {_in_step(step)}, and the golden run's did not"
+    elif _is_multiple(change):
+        what = f"the change of {change.name} {_in_step(step)} is {_times(change.factor)} times golden's"
+    else:
+        what = f"the change of {change.name} {_in_step(step)} is off by {change.size:.2g} of its size"
+    return f"{what}: {setting}" if setting else what
+
+
+def _others(change: Change, first: Change, step: int | None) -> str:
+    return f"its change {_in_step(step)} is off by {change.size:.2g} of its size, as that of {first.name}"
+
+
+def _explained(change: Change, step: int | None) -> str:
+    return (
+        f"its change {_in_step(step)} is off by {change.size:.2g} of its size, "
+        "which rounding of its gradient may bring about"
+    )
+
+
+def _is_multiple(change: Change) -> bool:
+    return _share(change.error, change.golden) >= _EXPLAINED
+
+
+def _share(error: _Vector, direction: _Vector) -> float:
+    """How much of the squared error lies in one direction."""
+    square = float(error @ error)
+    part = _coefficient(error, direction)
+    return part * part * float(direction @ direction) / square if square else 0.0
+
+
+def _setting(faulty: Sequence[Change], changes: Sequence[Change], before: StepState) -> str:
+    """Which setting of the optimizer the numbers show, over all parameters that differ."""
+    if not any(change.has_gradient for change in faulty):
+        return "it has no gradient, so that no optimizer changes it, but the call that keeps it"
+    moving = [change for change in changes if change.tells]
+    still = [c for c in faulty if min(c.norms) <= _LIMITS * c.limit * max(c.norms)]
+    if len(still) == len(faulty):
+        if len(faulty) == len(moving):
+            return "the optimizer made no step in one of the runs"
+        return "it is frozen, or the optimizer was not given it, in one of the runs"
+    factors = [change.factor for change in faulty if _is_multiple(change)]
+    if 2 * len(factors) > len(faulty) and _agree([factor - 1 for factor in factors]):
+        return _of_factor(statistics.median(factors))
+    decays = [change.decay for change in faulty if _share(change.error, change.value) >= 0.8]
+    known = [decay for decay in decays if decay is not None]
+    if 2 * len(known) > len(faulty) and _agree(known):
+        return (
+            f"it differs by {_times(statistics.median(known))} times the parameter itself: the weight decay"
+        )
+    previous = [(c, before.changes[c.name]) for c in faulty if c.name in before.changes]
+    moments = [_coefficient(c.error, d) for c, d in previous if _share(c.error, d) >= _EXPLAINED]
+    if 2 * len(moments) > len(faulty) and _agree(moments):
+        return f"it differs by {_times(statistics.median(moments))} times the change before: the momentum"
+    return "the optimizer: its gradient explains no such difference; compare its settings"
+
+
+def _of_factor(factor: float) -> str:
+    if abs(factor + 1) < _ALIKE:
+        return "the sign of the step"
+    for known in (_WITHOUT_CORRECTION, 1 / _WITHOUT_CORRECTION):
+        if abs(factor / known - 1) < 0.01:
+            return "the learning rate, or the bias correction of Adam"
+    return "the learning rate, or a factor that the gradients were scaled by"
+
+
+def _agree(numbers: Sequence[float]) -> bool:
+    """Whether most of the numbers are about the same."""
+    middle = statistics.median(numbers)
+    near = [number for number in numbers if abs(number - middle) <= _ALIKE * abs(middle)]
+    return 2 * len(near) > len(numbers)
