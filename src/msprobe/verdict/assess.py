@@ -7,7 +7,7 @@ went into and came out of its forward call. docs/decisions/013-verdict.md explai
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msprobe.analyse.judge import Finding
@@ -30,7 +30,6 @@ from msprobe.verdict.call_facts import (
     plain_numbers,
     position_of,
     reaches_out,
-    shows_all,
     spot_of,
     unjudged_reason,
 )
@@ -40,7 +39,6 @@ from msprobe.verdict.directions import (
     NOISE,
     ScaleError,
     Test,
-    Unlike,
     floor_of,
     own_scale_of,
     rounding_tests,
@@ -48,6 +46,7 @@ from msprobe.verdict.directions import (
     unit_tolerance,
     unlike_others,
 )
+from msprobe.verdict.following import as_set, beside_others, by_tests, made_inside, shows_effect, unexcused
 from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
 from msprobe.verdict.levels import (
     CANNOT_TELL,
@@ -113,17 +112,8 @@ def assess(
             if key is not None and key in judge.blamed and not found[place].is_origin:
                 found[place] = judge.blamed[key]
             elif id(one.pair) in unlike and found[place].level in (ROUNDING, PASSED_ON):
-                found[place] = _beside_others(found[place], unlike[id(one.pair)])
+                found[place] = beside_others(found[place], unlike[id(one.pair)])
     return Assessed([verdict for found in verdicts for verdict in found], coarser.fact)
-
-
-def _beside_others(verdict: Verdict, unlike: Unlike) -> Verdict:
-    """The verdict of a value whose scale error other calls of the operator do not have."""
-    words = f"{verdict.reason}; {unlike.words}"
-    if unlike.score > 1:
-        return verdict._replace(level=ORIGINATED, reason=f"{words} on the same shapes", score=unlike.score)
-    doubt = "too little to be called a fault, too much to be called usual"
-    return verdict._replace(level=CANNOT_TELL, reason=f"{words}: {doubt}")
 
 
 class _Judge:
@@ -186,10 +176,10 @@ class _Judge:
         sources = self._sources.of(call)
         outputs = {id(seen): self._output(seen, call, sources, operator) for seen in call if is_output(seen)}
         settings = self._settings(call, sources)
-        shows = _shows_effect(operator, call, outputs)
+        shows = shows_effect(operator, call, outputs)
         if settings and shows:
             outputs = {
-                key: _as_set(verdict, settings[0]) if verdict.level == ORIGINATED else verdict
+                key: as_set(verdict, settings[0]) if verdict.level == ORIGINATED else verdict
                 for key, verdict in outputs.items()
             }
         has_reach = reaches_out(operator, call)
@@ -231,7 +221,7 @@ class _Judge:
         name = str(call[0].pair.place.record.name)
         if name in self._made_in:
             verdicts = [
-                _made_inside(verdict, self._made_in[name]) if is_output(seen) else verdict
+                made_inside(verdict, self._made_in[name]) if is_output(seen) else verdict
                 for seen, verdict in zip(call, verdicts, strict=True)
             ]
         elif any(verdict.is_origin for verdict in verdicts):
@@ -455,7 +445,7 @@ class _Judge:
         self._expected[id(seen.pair)] = likely
         floor = floor_of(reach, value, unit, mixed)
         tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
-        tests = _unexcused(tests, differing, has_flips=flipped > 0)
+        tests = unexcused(tests, differing, has_flips=flipped > 0)
         if reach.is_exact and not mixed and not differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
         worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
@@ -475,16 +465,7 @@ class _Judge:
             scale=value.scale,
             is_cancelled=cancelled,
         )
-        if all(test.score <= 1 for test in alone):
-            text = reason.within(error, tolerance)
-            if cancelled and error > 0.01:
-                text = f"{reason.off(error)}, but its summands cancel: that is rounding of far larger numbers"
-            return verdict._replace(level=ROUNDING, reason=text)
-        if worst.score <= 1:
-            is_small = all(test.score <= 1 for test in rounding_tests(value))
-            level = ROUNDING if is_small else PASSED_ON
-            return verdict._replace(level=level, reason=reason.passed(error, differing))
-        return verdict._replace(reason=reason.originated(seen.pair, value, worst, sources, tolerance))
+        return by_tests(verdict, seen, list(alone), worst, differing, sources)
 
     def _lone(self, seen: Seen) -> Verdict:
         """The verdict of an output that only one run has."""
@@ -596,19 +577,6 @@ class Origin(NamedTuple):
     stretch: Stretch | None = None  # the calls without a counterpart that made it
 
 
-def _unexcused(tests: Sequence[Test], differing: Sequence[Seen], *, has_flips: bool) -> list[Test]:
-    """Leave out the tests that arguments of whole numbers, or such with infinities, explain.
-
-    Where decisions fall otherwise, single numbers change as a whole: how many there are is a matter of size.
-    """
-    excused = {"number"} if has_flips else set()
-    if any(seen.value.is_odd or not seen.value.is_float for seen in differing):
-        excused.add("odd")
-    if any(seen.value.is_moved or not seen.value.is_float for seen in differing):
-        excused.add("positions")
-    return [test for test in tests if test.name not in excused]
-
-
 def _unpaired(makers: Sequence[Maker]) -> str:
     return f"it comes from {makers[0].name}, which has no counterpart" if makers else ""
 
@@ -619,29 +587,6 @@ def _changed(makers: Sequence[Maker]) -> str:
     return f"something that was not recorded changed it after {makers[0].name}"
 
 
-def _shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int, Verdict]) -> bool:
-    """Whether a setting that differs may have had an effect: unless all outputs are explained without it."""
-    if not outputs or operator.changes_state or call[0].pair.place.record.name.direction != FORWARD:
-        return True
-    if any(is_output(seen) and seen.value.agrees and not shows_all(seen) for seen in call):
-        return True
-    levels = {verdict.level for verdict in outputs.values()}
-    return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})
-
-
 def _reshapes(seen: Seen, call: Sequence[Seen]) -> bool:
     """Whether an input of another shape gives the outputs another shape too."""
     return seen.value.sight == "shape" and any(s.value.sight == "shape" for s in call if is_output(s))
-
-
-def _as_set(verdict: Verdict, setting: Seen) -> Verdict:
-    words = f"{reason.off(verdict.error or 0.0)}, as {setting.pair.place.slot} is another"
-    return verdict._replace(level=PASSED_ON, reason=words)
-
-
-def _made_inside(verdict: Verdict, culprit: str) -> Verdict:
-    """A module's output is what a call in it made of it."""
-    if verdict.level not in (ORIGINATED, PASSED_ON):
-        return verdict
-    text = f"{reason.off(verdict.error or 0.0)}, made inside by {culprit}"
-    return verdict._replace(level=PASSED_ON, reason=text)

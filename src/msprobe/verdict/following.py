@@ -1,0 +1,84 @@
+"""Verdicts that follow from the tests of a value, from other calls, or from what a call is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msprobe.name import FORWARD
+from msprobe.operators import Operator
+from msprobe.verdict import reason
+from msprobe.verdict.call_facts import is_output, shows_all
+from msprobe.verdict.directions import Test, Unlike, rounding_tests
+from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, Verdict
+from msprobe.verdict.sources import Seen
+
+
+def by_tests(
+    verdict: Verdict,
+    seen: Seen,
+    alone: Sequence[Test],
+    worst: Test,
+    differing: Sequence[Seen],
+    sources: Sequence[Seen],
+) -> Verdict:
+    """Return the verdict of an output with its level and words.
+
+    `alone`: its tests as if nothing that went in differed. `worst`: the test with the largest score, beside
+    what went in.
+    """
+    error, tolerance = verdict.error or 0.0, verdict.tolerance or 0.0
+    if all(test.score <= 1 for test in alone):
+        text = reason.within(error, tolerance)
+        if verdict.is_cancelled and error > 0.01:
+            text = f"{reason.off(error)}, but its summands cancel: that is rounding of far larger numbers"
+        return verdict._replace(level=ROUNDING, reason=text)
+    if worst.score <= 1:
+        is_small = all(test.score <= 1 for test in rounding_tests(seen.value))
+        level = ROUNDING if is_small else PASSED_ON
+        return verdict._replace(level=level, reason=reason.passed(error, differing))
+    return verdict._replace(reason=reason.originated(seen.pair, seen.value, worst, sources, tolerance))
+
+
+def beside_others(verdict: Verdict, unlike: Unlike) -> Verdict:
+    """The verdict of a value whose scale error other calls of the operator do not have."""
+    words = f"{verdict.reason}; {unlike.words}"
+    if unlike.score > 1:
+        return verdict._replace(level=ORIGINATED, reason=f"{words} on the same shapes", score=unlike.score)
+    doubt = "too little to be called a fault, too much to be called usual"
+    return verdict._replace(level=CANNOT_TELL, reason=f"{words}: {doubt}")
+
+
+def unexcused(tests: Sequence[Test], differing: Sequence[Seen], *, has_flips: bool) -> list[Test]:
+    """Leave out the tests that arguments of whole numbers, or such with infinities, explain.
+
+    Where decisions fall otherwise, single numbers change as a whole: how many there are is a matter of size.
+    """
+    excused = {"number"} if has_flips else set()
+    if any(seen.value.is_odd or not seen.value.is_float for seen in differing):
+        excused.add("odd")
+    if any(seen.value.is_moved or not seen.value.is_float for seen in differing):
+        excused.add("positions")
+    return [test for test in tests if test.name not in excused]
+
+
+def as_set(verdict: Verdict, setting: Seen) -> Verdict:
+    words = f"{reason.off(verdict.error or 0.0)}, as {setting.pair.place.slot} is another"
+    return verdict._replace(level=PASSED_ON, reason=words)
+
+
+def made_inside(verdict: Verdict, culprit: str) -> Verdict:
+    """A module's output is what a call in it made of it."""
+    if verdict.level not in (ORIGINATED, PASSED_ON):
+        return verdict
+    text = f"{reason.off(verdict.error or 0.0)}, made inside by {culprit}"
+    return verdict._replace(level=PASSED_ON, reason=text)
+
+
+def shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int, Verdict]) -> bool:
+    """Whether a setting that differs may have had an effect: unless all outputs are explained without it."""
+    if not outputs or operator.changes_state or call[0].pair.place.record.name.direction != FORWARD:
+        return True
+    if any(is_output(seen) and seen.value.agrees and not shows_all(seen) for seen in call):
+        return True
+    levels = {verdict.level for verdict in outputs.values()}
+    return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})
