@@ -38,7 +38,7 @@ from msprobe.pairing.described import described
 from msprobe.pairing.match import Place
 from msprobe.record import Leaf, Recording, Side, is_float, slots
 from msprobe.store.tensor_file import as_float, read
-from msprobe.verdict.assess import ENTERED, PASSED_ON, Verdict
+from msprobe.verdict.assess import CANNOT_TELL, ENTERED, PASSED_ON, Verdict
 from msprobe.verdict.locate import rows_in_order
 
 _Vector = npt.NDArray[np.float64]
@@ -57,6 +57,7 @@ _GAIN = 8.0
 _ROOT_GAIN = 4.0
 _SCALE_GAIN = 4.0
 _DEVIATIONS = 6.0
+_DOUBTFUL_SIZE = 0.05  # of a change that is mostly lost in the rounding of the parameter
 _OTHER_NORM = 0.5  # of the squared norm: steps in the other direction keep it
 _MOST_NOISE = 0.05  # a gradient that is further off is mostly rounding, and so may be the norm of the change
 _STATISTICS_GAIN = 10.0  # max, min, mean and norm show about a tenth of an error
@@ -247,6 +248,8 @@ def judge_changes(
     exact = before.is_equal
     faulty = _faulty(changes, exact)
     _mark(verdicts, changes, faulty, before, exact)
+    if exact and not faulty:
+        _doubt(verdicts, changes, before.step)
     return verdicts, {change.name: change.golden for change in changes}
 
 
@@ -445,6 +448,18 @@ def _mark(
                 verdicts[row] = verdicts[row]._replace(
                     level=PASSED_ON, reason=_explained(change, before.step)
                 )
+
+
+def _doubt(verdicts: list[Verdict], changes: Sequence[Change], step: int | None) -> None:
+    """Say that it cannot be told, of the first change that is far off after a step that was bit-equal."""
+    for change in changes:
+        if not change.tells and change.has_gradient and change.size > _DOUBTFUL_SIZE:
+            what = f"the change of {change.name} {_in_step(step)} is off by {change.size:.2g} of its size"
+            why = "rounding of the stored parameter may explain that, or hide a fault"
+            words = f"{what}, although all else was bit-equal: {why}"
+            row = change.rows[0]
+            verdicts[row] = verdicts[row]._replace(level=CANNOT_TELL, reason=words)
+            return
 
 
 def _in_step(step: int | None) -> str:
