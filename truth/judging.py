@@ -147,12 +147,13 @@ def _module(record: str) -> str | None:
 
 
 def _calls(recording: Path) -> tuple[list[str], dict[str, Any]]:
-    """The calls of the first step and rank in their order, and the module that each ran in."""
-    folder = next(iter(sorted(recording.glob("step*/rank*"))), None)
-    if folder is None:
-        return [], {}
-    data = json.loads((folder / "dump.json").read_text(encoding="utf-8"))["data"]
-    return list(data), json.loads((folder / "construct.json").read_text(encoding="utf-8"))
+    """The calls of all steps and ranks, each once, and the module that each ran in."""
+    calls: dict[str, None] = {}
+    parents: dict[str, Any] = {}
+    for folder in sorted(recording.glob("step*/rank*")):
+        calls |= dict.fromkeys(json.loads((folder / "dump.json").read_text(encoding="utf-8"))["data"])
+        parents |= json.loads((folder / "construct.json").read_text(encoding="utf-8"))
+    return list(calls), parents
 
 
 def is_same(recordings: Iterable[Path]) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 WORDS, WIDTH, HEADS, LENGTH, BATCH, CLASSES, SIDE = 41, 24, 3, 10, 4, 6, 12
-STEPS = {"encoder": 1, "conv": 2, "mlp": 2}
+STEPS = {"encoder": 1, "conv": 2, "mlp": 3}  # betas show in the second change
 
 
 def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,11 +96,17 @@ def made(leaf: Leaf, maker: str) -> Leaf:
     return tuple.__new__(Leaf, (*leaf[:-1], maker))
 
 
+def with_sketch(leaf: Leaf, sketch: bytes) -> Leaf:
+    """The leaf with a sketch; as soon as made(), because this is done for every parameter."""
+    return tuple.__new__(Leaf, (*leaf[:7], sketch, *leaf[8:]))
+
+
 def number_type(dtype: str | None) -> str:
     """What a framework calls its dtype, as numpy would: `float32` of `torch.float32` and of `Float32`."""
     return (dtype or "").rpartition(".")[2].lower()
 
 
+@functools.lru_cache(maxsize=256)
 def is_float(dtype: str | None) -> bool:
     """Whether numbers of this dtype have a fraction, however wide they are."""
     return number_type(dtype).startswith(("float", "bfloat"))

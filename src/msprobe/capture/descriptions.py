@@ -9,7 +9,7 @@ from msprobe.adapter import Adapter, Want
 from msprobe.capture.makers import BEFORE_ALL, NAMED, Makers
 from msprobe.capture.memo import Memo, Seen
 from msprobe.name import slot_name
-from msprobe.record import Leaf, is_float, made, tensors_in
+from msprobe.record import Leaf, is_float, made, tensors_in, with_sketch
 
 _UNSEEN = Leaf("tensor")
 
@@ -77,7 +77,7 @@ class Descriptions:
         if not self._sketches_state or self._want.sketch or not is_float(leaf.dtype):
             return leaf
         sketch = self._adapter.sketch(tensor)
-        return leaf if sketch is None else leaf._replace(sketch=sketch)
+        return leaf if sketch is None else with_sketch(leaf, sketch)
 
     def _kept(self, tensor: Any, version: Hashable | None, leaf: Leaf) -> Seen:
         """What is known of a tensor; it is found again only if it has versions."""

@@ -99,8 +99,14 @@ class Described:
 def sketch(tensor: Tensor) -> bytes | None:
     """The sketch of a tensor in the memory of the host; None for any other."""
     kind = KINDS.get(tensor.dtype)
-    if kind is not None and _is_plain(tensor) and tensor.is_cpu and tensor.is_contiguous():
-        return kernels.sketch(data_ptr(tensor), tensor.numel(), kind) if _has_memory(tensor) else None
+    if kind is not None and type(tensor) in _PLAIN:
+        try:
+            if tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg():
+                address = data_ptr(tensor)
+                if address > _NEAR:
+                    return kernels.sketch(address, tensor.numel(), kind)
+        except RuntimeError:
+            pass  # its values do not lie in memory of its own
     with Untracked():
         content = _content(tensor)[0]
         values = _laid_out(content) if content is not None and content.is_cpu else None

@@ -365,14 +365,14 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
     zero but for rounding.
     """
     leaf = origin.place.leaf
-    if origin.verdict.is_change:
-        return True
+    earlier = [one for one in found if _number(one.step) < _number(origin.step)]
+    if origin.verdict.is_change:  # an optimizer that is wrong once is wrong in every step
+        return not any(each.verdict.is_change for one in earlier for each in one.origins)
     if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
         return True
     facts = {origin.content, _gradient_of(origin.place)}
     if not origin.golden:  # a call without a counterpart: its gradients were not compared
         facts.add(_ANY_GRADIENT)
-    earlier = (one for one in found if _number(one.step) < _number(origin.step))
     return not any(one.has_grown or facts & one.noise for one in earlier)
 
 

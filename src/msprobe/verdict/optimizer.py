@@ -38,7 +38,7 @@ from msprobe.pairing.described import described
 from msprobe.pairing.match import Place
 from msprobe.record import Leaf, Recording, Side, is_float, slots
 from msprobe.store.tensor_file import as_float, read
-from msprobe.verdict.levels import ENTERED, PASSED_ON, Verdict
+from msprobe.verdict.levels import CANNOT_TELL, ENTERED, PASSED_ON, Verdict
 from msprobe.verdict.locate import rows_in_order
 
 _Vector = npt.NDArray[np.float64]
@@ -56,11 +56,14 @@ _MOST_LIMIT = 1 / 32  # beyond it eight limits are a quarter of the change: it c
 _GAIN = 8.0
 _ROOT_GAIN = 4.0
 _SCALE_GAIN = 4.0
-_LEAST_NEAR_ZERO = 1 / 64  # fewer numbers near zero than that are expected: most parameters have none
 _DEVIATIONS = 6.0
+_DOUBTFUL_SIZE = 0.05  # of a change that is mostly lost in the rounding of the parameter
 _OTHER_NORM = 0.5  # of the squared norm: steps in the other direction keep it
 _MOST_NOISE = 0.05  # a gradient that is further off is mostly rounding, and so may be the norm of the change
 _STATISTICS_GAIN = 10.0  # max, min, mean and norm show about a tenth of an error
+_OTHER_EPS = 1e-8 / math.sqrt(
+    0.001
+)  # frameworks add eps before or after the bias correction, of 0.001 at first
 _OTHER_RANKS = 2.0**-20  # the relative error of gradients that other ranks may bring in
 _DECAY_DEVIATIONS = 8.0
 _ALIKE = 0.05  # factors of one setting agree to this
@@ -199,7 +202,7 @@ class Change(NamedTuple):
         """How far the sizes of most parameters may be off."""
         if exact:
             return self._rounding
-        steps = math.sqrt(self.noise) if self.numbers * self.noise >= _LEAST_NEAR_ZERO else 0.0
+        steps = min(math.sqrt(self.noise), self.noise * math.sqrt(self.numbers))  # of numbers near zero
         return self._rounding + _GAIN * self.noise + _ROOT_GAIN * steps
 
     @property
@@ -250,6 +253,8 @@ def judge_changes(
     exact = before.is_equal
     faulty = _faulty(changes, exact)
     _mark(verdicts, changes, faulty, before, exact)
+    if exact and not faulty:
+        _doubt(verdicts, changes, before.step)
     return verdicts, {change.name: change.golden for change in changes}
 
 
@@ -308,7 +313,7 @@ def _changes(
             tuple(rows[name]),
             (past[0], past[1]),
             (_shown(target, now[0]), _shown(golden, now[1])),
-            target.rank is not None,
+            _unrecorded_noise(target, golden, past[1]),
         )
         if found is not None:
             yield found
@@ -326,7 +331,7 @@ def _change(
     rows: tuple[int, ...],
     past: tuple[Tracked, Tracked],
     now: tuple[Shown, Shown],
-    has_ranks: bool,
+    unrecorded: float,
 ) -> Change | None:
     if len({each.leaf.shape for each in (past[0].shown, past[1].shown, *now)}) > 1:
         return None
@@ -345,7 +350,7 @@ def _change(
         return None
     apart = _norm(our_past - their_past)
     apart = max(apart - 2 * stored, 0.0) / largest if largest > 0 else 0.0
-    noise = max(noise or 0.0, apart, _OTHER_RANKS if has_ranks else 0.0)
+    noise = max(noise or 0.0, apart, unrecorded)
     has_gradient = bool(past[0].gradients and past[1].gradients)
     return Change(
         name,
@@ -361,6 +366,16 @@ def _change(
         unit,
         now[0].leaf.elements,
     )
+
+
+def _unrecorded_noise(target: Recording, golden: Recording, past: Tracked) -> float:
+    """The noise that a change may have although the recorded gradients do not show it."""
+    noise = _OTHER_RANKS if target.rank is not None else 0.0
+    stats = past.gradients[0].leaf.statistics if past.gradients else None
+    if target.header.framework != golden.header.framework and stats is not None and stats.norm:
+        rms = abs(stats.norm) / math.sqrt(past.gradients[0].leaf.elements)
+        noise = max(noise, _OTHER_EPS / rms)
+    return noise
 
 
 def _gradient_noise(past: tuple[Tracked, Tracked]) -> float | None:
@@ -438,6 +453,18 @@ def _mark(
                 verdicts[row] = verdicts[row]._replace(
                     level=PASSED_ON, reason=_explained(change, before.step)
                 )
+
+
+def _doubt(verdicts: list[Verdict], changes: Sequence[Change], step: int | None) -> None:
+    """Say that it cannot be told, of the first change that is far off after a step that was bit-equal."""
+    for change in changes:
+        if not change.tells and change.has_gradient and change.size > _DOUBTFUL_SIZE:
+            what = f"the change of {change.name} {_in_step(step)} is off by {change.size:.2g} of its size"
+            why = "rounding of the stored parameter may explain that, or hide a fault"
+            words = f"{what}, although all else was bit-equal: {why}"
+            row = change.rows[0]
+            verdicts[row] = verdicts[row]._replace(level=CANNOT_TELL, reason=words)
+            return
 
 
 def _in_step(step: int | None) -> str:
