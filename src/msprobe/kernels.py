@@ -61,7 +61,7 @@ def described(address: int, count: int, kind: str) -> tuple[Statistics, str, byt
         size = count * DTYPES[kind].itemsize
         whole = kernels_hash.part_at(address, size)
         values = array_at(address, count, kind)
-        return statistics_numpy(address, count, kind), kernels_hash.digits(whole, size), _brief(values, kind)
+        return statistics_numpy(address, count, kind), kernels_hash.digits(whole, size), _brief(values)
     return _native.described(Statistics, address, count, kind)
 
 
@@ -88,7 +88,7 @@ def described_of(array: _Array) -> Description:
     if kind is not None and array.flags.c_contiguous and array.flags.aligned:
         return described(address_of(array), array.size, kind)
     digest = None if array.dtype.char in "gG" else hash_of_parts(pieces_of(array))
-    return statistics_of(array), digest, _brief(array, kind or "bf2")
+    return statistics_of(array), digest, _brief(array)
 
 
 def hash_of_parts(parts: Iterable[_Array]) -> str:
@@ -186,11 +186,13 @@ def is_sketched(kind: str) -> bool:
     return kind in ("f2", "bf2", "f4", "f8", "b1")
 
 
-def _brief(array: _Array, kind: str) -> bytes | None:
+def _brief(array: _Array) -> bytes | None:
     """The brief sketch of an array of any layout."""
-    if not array.size or not (is_sketched(kind) or array.dtype.name == "bfloat16"):
+    native = array.dtype.newbyteorder("=")
+    kind = "bf2" if native.name == "bfloat16" else KIND_OF.get(native, "")
+    if not array.size or not is_sketched(kind):
         return None
-    values = np.ascontiguousarray(picked_of(array))
+    values = np.ascontiguousarray(picked_of(array), native)
     return brief(address_of(values), array.size, kind)
 
 

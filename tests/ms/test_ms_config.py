@@ -215,8 +215,12 @@ def test_summary_mode(mode: str, probe: Probe) -> None:
     train(probe.debugger("mix", section={"summary_mode": mode}))
     keys = [set(leaf) - {"from"} for leaf in leaves(probe.data())]
     assert keys == [PLAIN | SUMMARIES[mode]] * len(keys)
-    method = "cs64:" if mode == "sketch" else "cs16:"
-    assert all(leaf["sketch"].startswith(method) for leaf in leaves(probe.data()))
+    methods: dict[bool, set[str]] = {True: set(), False: set()}
+    for name, record in probe.data().items():
+        for leaf in leaves(record):
+            is_state = name.endswith("parameters_grad") or leaf.get("from", "").startswith("parameter:")
+            methods[is_state].add(leaf["sketch"].partition(":")[0])
+    assert methods == {True: {"cs64"}, False: {"cs64" if mode == "sketch" else "cs16"}}
     assert not (probe.rank() / "dump_tensor_data").exists()
 
 

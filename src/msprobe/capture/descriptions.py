@@ -8,6 +8,7 @@ from typing import Any
 from msprobe.adapter import Adapter, Want
 from msprobe.capture.makers import BEFORE_ALL, NAMED, Makers
 from msprobe.capture.memo import Memo, Seen
+from msprobe.capture.module_state import MODULE_STATE
 from msprobe.name import slot_name
 from msprobe.record import Leaf, is_float, made, tensors_in, with_sketch
 
@@ -57,7 +58,8 @@ class Descriptions:
         makers = self._makers
         leaf = self._adapter.describe(tensor, self._want)
         name = makers.name_of(tensor)
-        if name is not None and (since is None or not name.startswith("parameter:")):
+        is_written = since is not None and name is not None and name.startswith("parameter:")
+        if (name is not None or slot.startswith(MODULE_STATE)) and not is_written:
             leaf = self.sketched(tensor, leaf)  # what a call wrote into a parameter shows where it is used
         if name is None and (since is None or version is None):
             maker = makers.find(tensor, version, leaf, BEFORE_ALL if since is None else since)

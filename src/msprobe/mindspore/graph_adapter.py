@@ -8,6 +8,7 @@ from typing import Any
 
 from mindspore import nn
 
+from msprobe import kernels
 from msprobe.adapter import Around, ModuleWatch, Region, Undo, Want
 from msprobe.mindspore.adapter import MindSporeAdapter
 from msprobe.mindspore.arrivals import Arrivals, Name, Values
@@ -35,7 +36,7 @@ class GraphAdapter(MindSporeAdapter):
         self._tapping = Tapping(self._arrivals)
         self.is_tensor = _is_values
         self.describe = self._describe
-        self.sketch = _sketch
+        self.sketch = self._sketch
         self.snapshot = _snapshot
         self.untracked = nullcontext  # we touch nothing but arrays
         self.begin_backward = self._arrivals.begin_backward
@@ -82,13 +83,12 @@ class GraphAdapter(MindSporeAdapter):
             return Leaf(TENSOR, None, tensor.dtype, tensor.shape)
         return leaf_of(tensor.array, tensor.dtype, tensor.shape, want)
 
+    def _sketch(self, tensor: Values) -> bytes | None:
+        return kernels.sketch_of(tensor.array) if self._statistics and tensor.array is not None else None
+
 
 def _is_values(value: Any) -> bool:
     return isinstance(value, Values)
-
-
-def _sketch(tensor: Values) -> None:
-    return None  # what a tap hands over is a copy, and no parameter of a model
 
 
 def _snapshot(tensor: Values) -> TensorData | None:

@@ -97,13 +97,18 @@ class _Side:
         return found
 
     def _go_on(self, maker: Maker, place: Place, found: _Behind) -> Iterator[Place]:
-        """Note a source, or a call without a counterpart; yield the inputs of that."""
+        """Note a source, or a call without a counterpart; yield the inputs of that.
+
+        A call that gives out what went into it made nothing.
+        """
         if maker.kind != "call":
             found.sources.setdefault((maker.kind, maker.name), place)
             return
         name = slot_name(str(self._records[maker.name].name), maker.slot)
         if name in self._paired:
             found.sources.setdefault(self._paired[name], place)
+        elif (same := self._graph.handed_on(maker.name, maker.slot)) is not None:
+            yield from (each for each in _tensors(self._records[maker.name]) if each.slot == same[1])
         elif maker.name not in found.calls:
             found.calls.add(maker.name)
             yield from _tensors(self._records[maker.name])

@@ -304,7 +304,7 @@ class _Judge:
         makers = self._graph.makers(record, slot)
         named = next((maker for maker in makers if maker.kind in ("parameter", "buffer")), None)
         if named is not None:
-            return Origin(True, f"it is the {named.kind} {named.name}")
+            return Origin(True, _named(named))
         stretch = self._stretches.of(seen.pair)
         if stretch is not None:
             return self._through(stretch, seen)
@@ -318,7 +318,8 @@ class _Judge:
             shown = self._shown[content(seen.pair)]
             return Origin(True, "as an earlier call made it", True, shown.verdict.is_cancelled, shown.error)
         if not found or len(found) < len(makers):
-            return Origin(False, _unpaired(makers))
+            state = self._graph.state(record, slot)
+            return Origin(True, _named(state)) if state is not None else Origin(False, _unpaired(makers))
         words = (
             f"as {makers[0].name} made it" if len(makers) == 1 else f"as {makers[0].name} and others made it"
         )
@@ -575,6 +576,10 @@ class Origin(NamedTuple):
     is_cancelled: bool = False
     error: float = 0.0  # that it likely has
     stretch: Stretch | None = None  # the calls without a counterpart that made it
+
+
+def _named(state: Maker) -> str:
+    return f"it is the {state.kind} {state.name}"
 
 
 def _unpaired(makers: Sequence[Maker]) -> str:

@@ -291,20 +291,27 @@ def _changes(
     before: StepState, target: Recording, golden: Recording, findings: Sequence[Finding]
 ) -> Iterator[Change]:
     """The changes of what both runs show at both steps, in order of execution."""
+    graphs = Graph(target), Graph(golden)
     rows: dict[str, list[int]] = defaultdict(list)
+    leaves: tuple[dict[str, Leaf], dict[str, Leaf]] = {}, {}
     names: dict[str, str] = {}
+    lone: list[tuple[str, int]] = []
     for row in rows_in_order(findings):
         pair = findings[row].pair
-        if pair.target is None or pair.golden is None or pair.unjudged:
-            continue
-        ours, theirs = _place_name(pair.target), _place_name(pair.golden)
-        if ours is None or theirs is None or names.setdefault(ours, theirs) != theirs:
+        ours, theirs = map(_state_name, graphs, pair[:2])
+        for name, place, known in ((ours, pair.target, leaves[0]), (theirs, pair.golden, leaves[1])):
+            if name is not None and place is not None and place.leaf is not None:
+                known.setdefault(name, place.leaf)
+        if ours is not None and theirs is None and pair.golden is None:
+            lone.append((ours, row))
+        if ours is None or theirs is None or pair.unjudged or names.setdefault(ours, theirs) != theirs:
             continue
         rows[ours].append(row)
+    for name, row in lone:  # it goes into a call that only the target makes
+        names.setdefault(name, name)
+        rows[name].append(row)
     for name, other in names.items():
-        first = findings[rows[name][0]].pair
-        assert first.target is not None and first.golden is not None
-        now = first.target.leaf, first.golden.leaf
+        now = leaves[0].get(name), leaves[1].get(other)
         past = before.target.get(name), before.golden.get(other)
         if now[0] is None or now[1] is None or past[0] is None or past[1] is None:
             continue
@@ -319,11 +326,15 @@ def _changes(
             yield found
 
 
-def _place_name(place: Place) -> str | None:
-    if place.record.name.direction != FORWARD:
+def _state_name(graph: Graph, place: Place | None) -> str | None:
+    """The name of the parameter or buffer that a place shows."""
+    if place is None or place.record.name.direction != FORWARD:
         return None
     known = _named(place.side, place.leaf, place.record.name.path, place.slot)
-    return None if known is None else known[1]
+    if known is not None:
+        return known[1]
+    state = graph.state(str(place.record.name), place.slot) if place.side == "input" else None
+    return None if state is None else state.name
 
 
 def _change(
