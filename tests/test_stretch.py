@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from made_runs import call, tensor
 from msprobe import store
-from msprobe.graph import Graph
+from msprobe.graph import Graph, Maker
 from msprobe.name import BACKWARD
 from msprobe.pairing.align import align
 from msprobe.pairing.match import SAME_NAMES, Pair, Rename, match
@@ -120,7 +120,7 @@ def given(value: float, maker: str | None) -> Leaf:
     return tensor(value, made_by=maker)
 
 
-def step(api: str, *inputs: Leaf, output: float = 1.0) -> Record:
+def step(api: str, *inputs: Leaf, output: float = 10.0) -> Record:
     return call(f"Torch.{api}.0.forward", tensor(output), inputs=inputs)
 
 
@@ -190,3 +190,15 @@ def test_what_has_a_call_in_common_is_one_stretch_and_what_has_not_is_two() -> N
     assert names(first.behind) == {(f"Torch.{api}.0.forward.input.0",) * 2 for api in ("b", "c")}
     assert second.target_calls == ("Torch.x3.0.forward",)
     assert names(second.before) == {(of("c"), of("c"))}
+
+
+def test_a_call_that_gives_out_what_went_in_is_no_stretch() -> None:
+    target = run(
+        step("a", given(1, None)),
+        step("to", given(2, "parameter:w"), output=2),
+        step("end", given(1, of("a")), given(2, of("to"))),
+    )
+    golden = run(step("a", given(1, None)), step("end", given(1, of("a")), given(2, "parameter:w")))
+    assert found(target, golden) == []
+    assert Graph(target).state("Torch.end.0.forward", "input.1") == Maker("parameter", "w")
+    assert Graph(target).state("Torch.end.0.forward", "input.0") is None
