@@ -39,7 +39,6 @@ from msprobe.verdict.assess import assess
 from msprobe.verdict.comparison import Comparison, Outcome
 from msprobe.verdict.locate import locate
 from msprobe.verdict.optimizer import StepState, judge_changes
-from msprobe.verdict.stretches import Side
 from msprobe.verdict.table_rows import TableRows
 
 TENSOR, STATISTICS, CHECKSUM = "tensor", "statistics", "md5"
@@ -147,10 +146,10 @@ def compare_recordings(
     judged = table if is_one else match(target, golden, fuzzy=fuzzy, rename=verdict)
     findings = _findings(mode, table, target, golden, progress)
     judged_findings = findings if is_one else _judged_findings(mode, judged, findings, target, golden)
-    sides = Side(target, Graph(target)), Side(golden, Graph(golden))
-    unpaired = stretches(judged, target, golden, (sides[0].graph, sides[1].graph))
-    verdicts, precision = assess(judged_findings, sides, unpaired)
-    verdicts, changes = judge_changes(before, target, golden, judged_findings, verdicts)
+    graphs = Graph(target), Graph(golden)
+    unpaired = stretches(judged, target, golden, graphs)
+    verdicts, precision = assess(judged_findings, graphs, unpaired)
+    verdicts, changes = judge_changes(before, graphs, judged_findings, verdicts)
     located = locate(target, golden, mode, judged_findings, verdicts, notes=pairing.notes)
     if not is_one:
         rows = TableRows(table, judged)

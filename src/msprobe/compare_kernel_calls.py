@@ -27,7 +27,6 @@ from msprobe.verdict.comparison import Comparison
 from msprobe.verdict.levels import CANNOT_TELL, ORIGINATED, Verdict
 from msprobe.verdict.locate import locate
 from msprobe.verdict.reason import off
-from msprobe.verdict.stretches import Side as GraphedRun
 
 PREFIX = "Kernel"
 
@@ -99,11 +98,7 @@ def judge_kernels(pairs: Sequence[KernelPair], mode: str, target: Dumped, golden
         )
         for n in order
     ]
-    runs = (
-        GraphedRun(ours.recording, Graph(ours.recording)),
-        GraphedRun(theirs.recording, Graph(theirs.recording)),
-    )
-    verdicts, precision = assess(findings, runs, ())
+    verdicts, precision = assess(findings, (Graph(ours.recording), Graph(theirs.recording)))
     verdicts = list(_settled(findings, verdicts))
     located = locate(ours.recording, theirs.recording, mode, findings, verdicts)
     comparison = Comparison(ours.recording, theirs.recording, mode, findings, verdicts, located, precision)

@@ -57,6 +57,7 @@ class Graph:
     """
 
     def __init__(self, recording: Recording) -> None:
+        self.recording = recording
         self._records = recording.records
 
     @functools.cached_property

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msprobe.analyse.judge import Finding
 from msprobe.dtypes import SINGLE
-from msprobe.graph import Maker
+from msprobe.graph import Graph, Maker
 from msprobe.graph_order import in_order
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
@@ -62,7 +62,7 @@ from msprobe.verdict.levels import (
 from msprobe.verdict.one_sided import OneSided, gradients_wanted, paired_calls
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
-from msprobe.verdict.stretches import Side, Stretches, lone_place, spot_of_pair
+from msprobe.verdict.stretches import Stretches, lone_place, spot_of_pair
 from msprobe.verdict.tolerance import (
     OUTPUT_ROUNDINGS,
     Argument,
@@ -90,19 +90,19 @@ class Assessed(NamedTuple):
 
 
 def assess(
-    findings: Sequence[Finding], sides: tuple[Side, Side], stretches: Sequence[Stretch] = ()
+    findings: Sequence[Finding], graphs: tuple[Graph, Graph], stretches: Sequence[Stretch] = ()
 ) -> Assessed:
     """Return a verdict for each finding, in their order; calls are judged in order of execution.
 
-    `sides`: the target and the golden run. `stretches`: their calls without a counterpart.
+    `graphs`: of the target and of the golden run. `stretches`: their calls without a counterpart.
     """
     calls = paired_calls(findings)
-    one_sided = OneSided(findings, (sides[0].graph, sides[1].graph))
+    one_sided = OneSided(findings, graphs)
     seen = [[Seen(f.pair, one_sided.difference(f.pair, f.measured)) for f in call] for call in calls]
     verdicts: list[list[Verdict]] = [[] for _ in calls]
     order = in_order([call[0].pair.place.record.name for call in calls])
     coarser = coarser_calls(seen, order)
-    judge = _Judge(seen, coarser, one_sided, sides, stretches)
+    judge = _Judge(seen, coarser, one_sided, graphs, stretches)
     for number in order:
         verdicts[number] = judge.call(seen[number])
     unlike = unlike_others(judge.scales)
@@ -124,13 +124,13 @@ class _Judge:
         calls: Sequence[Sequence[Seen]],
         coarser: Coarser,
         one_sided: OneSided,
-        sides: tuple[Side, Side],
+        graphs: tuple[Graph, Graph],
         stretches: Sequence[Stretch],
     ) -> None:
         self._sources = Sources(calls)
-        self._graph = sides[0].graph
+        self._graph = graphs[0]
         is_coarser = coarser.fact is not None
-        self._stretches = Stretches(stretches, sides, self._relative_error, is_coarser=is_coarser)
+        self._stretches = Stretches(stretches, graphs, self._relative_error, is_coarser=is_coarser)
         self._golden_errors: dict[tuple[str, str], float] = {}  # by record and slot of the golden run
         self.blamed: dict[tuple[int, str, str], Verdict] = {}  # calls without a counterpart that are at fault
         self._at_fault: set[int] = set()  # the ids of the stretches that they are in

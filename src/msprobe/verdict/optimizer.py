@@ -237,8 +237,7 @@ class Change(NamedTuple):
 
 def judge_changes(
     before: StepState | None,
-    target: Recording,
-    golden: Recording,
+    graphs: tuple[Graph, Graph],
     findings: Sequence[Finding],
     verdicts: Sequence[Verdict],
 ) -> tuple[list[Verdict], dict[str, _Vector]]:
@@ -247,9 +246,9 @@ def judge_changes(
     `before`: the state of the step before; None, or one that is not directly before it, tells nothing.
     """
     verdicts = list(verdicts)
-    if before is None or not _follows(before.step, target.step):
+    if before is None or not _follows(before.step, graphs[0].recording.step):
         return verdicts, {}
-    changes = list(_changes(before, target, golden, findings))
+    changes = list(_changes(before, graphs, findings))
     exact = before.is_equal
     faulty = _faulty(changes, exact)
     _mark(verdicts, changes, faulty, before, exact)
@@ -287,11 +286,9 @@ def _follows(before: int | None, now: int | None) -> bool:
     return before is not None and now is not None and now == before + 1
 
 
-def _changes(
-    before: StepState, target: Recording, golden: Recording, findings: Sequence[Finding]
-) -> Iterator[Change]:
+def _changes(before: StepState, graphs: tuple[Graph, Graph], findings: Sequence[Finding]) -> Iterator[Change]:
     """The changes of what both runs show at both steps, in order of execution."""
-    graphs = Graph(target), Graph(golden)
+    target, golden = (graph.recording for graph in graphs)
     rows: dict[str, list[int]] = defaultdict(list)
     leaves: tuple[dict[str, Leaf], dict[str, Leaf]] = {}, {}
     names: dict[str, str] = {}

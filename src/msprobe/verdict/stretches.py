@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from msprobe.dtypes import SINGLE, roundoff
 from msprobe.graph import Graph, Maker
@@ -17,7 +16,7 @@ from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place, places
 from msprobe.pairing.stretch import Stretch
 from msprobe.plural import counted
-from msprobe.record import Record, Recording, number_type
+from msprobe.record import Record, number_type
 from msprobe.verdict.call_facts import arguments_of, plain_numbers, position_of
 from msprobe.verdict.difference import Difference, difference
 from msprobe.verdict.directions import rounding_tests, unit_tolerance
@@ -32,25 +31,18 @@ ErrorOf = Callable[[int, str, str], float | None]
 Spot = tuple[str, str]
 
 
-class Side(NamedTuple):
-    """One run."""
-
-    recording: Recording
-    graph: Graph
-
-
 class Stretches:
     """The stretches of two runs by the places behind them."""
 
     def __init__(
-        self, found: Sequence[Stretch], sides: tuple[Side, Side], error_of: ErrorOf, *, is_coarser: bool
+        self, found: Sequence[Stretch], graphs: tuple[Graph, Graph], error_of: ErrorOf, *, is_coarser: bool
     ) -> None:
         """`is_coarser`: the whole target run computes in a coarser dtype, so that its rounding is sound."""
-        self._sides, self._is_coarser = sides, is_coarser
+        self._graphs, self._is_coarser = graphs, is_coarser
         self._behind: dict[str, float] = {}
         self._of = {pair.place.name: stretch for stretch in found for pair in stretch.behind}
-        state = _state_errors(found, sides) if found else {}
-        self._passages = [_Passage(side, n, error_of, state) for n, side in enumerate(sides) if found]
+        state = _state_errors(found, graphs) if found else {}
+        self._passages = [_Passage(graph, n, error_of, state) for n, graph in enumerate(graphs) if found]
 
     def of(self, pair: Pair) -> Stretch | None:
         """Return the stretch that a place stands behind."""
@@ -81,19 +73,19 @@ class Stretches:
     def shapes_by_value(self, stretch: Stretch) -> bool:
         """Return whether a call of either run gives out shapes that depend on values."""
         names = (
-            side.recording.records[call].name
-            for side, calls in zip(self._sides, _calls(stretch), strict=True)
+            graph.recording.records[call].name
+            for graph, calls in zip(self._graphs, _calls(stretch), strict=True)
             for call in calls
         )
         return any(operator_of(name).shapes_by_value for name in names)
 
     def _unit(self, stretch: Stretch) -> float:
         """The coarsest rounding that is sound: that of the golden run, or of the whole target."""
-        golden = self._sides[1].recording.records
+        golden = self._graphs[1].recording.records
         found = [_coarsest(golden[call]) for call in stretch.golden_calls]
         found += [_roundoff(pair.golden) for pair in (*stretch.before, *stretch.behind)]
         if self._is_coarser:
-            records = self._sides[0].recording.records
+            records = self._graphs[0].recording.records
             found += [_coarsest(records[call]) for call in stretch.target_calls]
             found += [_roundoff(pair.target) for pair in (*stretch.before, *stretch.behind)]
         return max(found, default=SINGLE) or SINGLE
@@ -133,7 +125,7 @@ class Stretches:
     def lost_precision(self, stretch: Stretch) -> str:
         """Return that the target alone computes in a coarser dtype there; empty if it does not."""
         limit = self._unit(stretch)
-        records = self._sides[0].recording.records
+        records = self._graphs[0].recording.records
         leaves = (place.leaf for call in stretch.target_calls for place in places(records[call]))
         coarse = [
             leaf.dtype
@@ -163,7 +155,7 @@ def _calls(stretch: Stretch) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return stretch.target_calls, stretch.golden_calls
 
 
-def _state_errors(found: Sequence[Stretch], sides: tuple[Side, Side]) -> dict[tuple[int, str], float]:
+def _state_errors(found: Sequence[Stretch], graphs: tuple[Graph, Graph]) -> dict[tuple[int, str], float]:
     """The relative errors of parameters and buffers that go into stretches, by the run and their name.
 
     Only rounding: what differs by more is named itself, and explains everything behind it.
@@ -172,9 +164,9 @@ def _state_errors(found: Sequence[Stretch], sides: tuple[Side, Side]) -> dict[tu
     for pair in (pair for stretch in found for pair in stretch.before if pair.place.side != "output"):
         value = difference(pair, None)
         error = 0.0 if value.agrees else min(max(value.relative, value.unit), unit_tolerance(value))
-        for number, (side, place) in enumerate(zip(sides, (pair.target, pair.golden), strict=True)):
+        for number, (graph, place) in enumerate(zip(graphs, (pair.target, pair.golden), strict=True)):
             assert place is not None
-            for maker in side.graph.makers(str(place.record.name), place.slot):
+            for maker in graph.makers(str(place.record.name), place.slot):
                 errors[number, maker.name] = max(error, errors.get((number, maker.name), 0.0))
     return errors
 
@@ -198,9 +190,9 @@ class _Passage:
     """Carries relative errors through the calls of one run."""
 
     def __init__(
-        self, side: Side, number: int, error_of: ErrorOf, state: Mapping[tuple[int, str], float]
+        self, graph: Graph, number: int, error_of: ErrorOf, state: Mapping[tuple[int, str], float]
     ) -> None:
-        self._records, self._graph, self._number = side.recording.records, side.graph, number
+        self._records, self._graph, self._number = graph.recording.records, graph, number
         self._error_of, self._state = error_of, state
         self._errors: dict[Spot, float] = {}  # of what the calls gave out
         self._keys = {str(record.name): key for key, record in self._records.items()}
