@@ -20,9 +20,20 @@ READING |= {
     "compare_runs.py",
     "compare_function.py",
     "compare_kernels.py",
+    "compare_kernel_calls.py",
     "compare_request.py",
 }
-READING |= {"graph.py", "operators", "mapping_file.py", "screen.py", "text.py", "plural.py", "replay.py"}
+READING |= {
+    "graph.py",
+    "graph_order.py",
+    "graph_values.py",
+    "operators",
+    "mapping_file.py",
+    "screen.py",
+    "text.py",
+    "plural.py",
+    "replay.py",
+}
 
 
 @cache

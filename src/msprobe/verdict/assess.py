@@ -450,7 +450,7 @@ class _Judge:
         if reach.is_exact and not mixed and not differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
         worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
-        if bound <= NOISE * value.norm:
+        if likely <= NOISE * value.norm:
             shapes = tuple(argument.shape for argument in arguments)
             own_scale = own_scale_of(value, own, likely, reach, arguments, errors)
             self._note_scale(seen, operator, unit, shapes, own_scale)

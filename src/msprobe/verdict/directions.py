@@ -23,7 +23,7 @@ DEVIATIONS = 12.0  # standard errors that a scale error may be from zero
 FLOOR_DEVIATIONS = 4.0  # the same from the floor: errors that are independent are no further
 SPREAD = 4.0  # times the noise that the scale errors of single rows or channels may have
 PEAK = 16.0  # times the root mean square error that one number may be off
-NOISE = 0.5  # of a value: where rounding and the inputs explain so much of it, its directions say nothing
+NOISE = 0.25  # of a value: where rounding and the inputs likely make so much of it, its directions say nothing
 
 
 class Test(NamedTuple):
@@ -66,9 +66,9 @@ def tests_of(
     if value.is_moved:
         yield Test("positions", math.inf, 1.0) if not any(errors) else Test("size", 0.0, 1.0)
     yield Test("size", value.error, bound)
-    if not norm or not math.isfinite(norm) or bound > NOISE * norm or (reach.is_part and any(errors)):
+    if not norm or not math.isfinite(norm) or likely > NOISE * norm or (reach.is_part and any(errors)):
         return
-    relative = reached / norm if value.is_measured else likely / norm
+    relative = likely / norm
     bent = reach.bends * relative * relative
     share = (bound - own - GAIN * reached) / norm if arguments else 0.0  # what decisions may have changed
     found = own_scale_of(value, own, likely, reach, arguments, errors)
