@@ -111,6 +111,10 @@ ROWS = {
 }
 
 
+# These ask that nothing but one kernel computes an LSTM: other kernels of the same names would fail first.
+LSTM_ROWS = ("lstm_5%", "lstm_back_5%", "tanh_back_slight")
+
+
 def change_of(name: str, dtype: str) -> k.Change:
     """The function that a row names; sizes that depend on the dtype come from the tables above."""
     if name.startswith("scaled "):
@@ -162,6 +166,8 @@ def suite() -> Suite:
     made = Suite({}, [], SOURCES)
     for net, rows in ROWS.items():
         for dtype in DTYPES[:2] if net == "wide" else DTYPES:
+            if net == "recurrent" and dtype == "autocast" and not _has_recurrent_kernel(dtype):
+                continue  # oneDNN refuses it
             golden = _run(made, net, dtype, k.EXACT, None)
             modes = tuple(mode for mode in ALL_MODES if net != "wide" or mode != "statistics-L0")
             for rounding in k.ROUNDINGS:
@@ -177,7 +183,7 @@ def suite() -> Suite:
 def _add(
     made: Suite, net: str, dtype: str, rounding: str, row: Row, golden: str, modes: tuple[str, ...]
 ) -> None:
-    if "mkldnn_rnn" in row.kernel and not _has_recurrent_kernel(dtype):
+    if row.name in LSTM_ROWS and not _has_recurrent_kernel(dtype):
         return
     target = _run(made, net, dtype, rounding, row)
     made.pairs.append(Pair(f"kernel faults, {rounding}", target, target, golden, row.culprit, modes=modes))

@@ -113,11 +113,11 @@ def measure_tensors(target: StoredTensor, golden: StoredTensor) -> TensorErrors:
 
 def _detail(target: StoredTensor, golden: StoredTensor, sums: PairSums) -> PairError | None:
     """The directions of the error of two tensors that differ; whole numbers have none."""
-    unit = max(roundoff(target.dtype), roundoff(golden.dtype))
-    if not sums.unequal or not unit or target.array.size < 2:
+    is_float = roundoff(target.dtype) or roundoff(golden.dtype)
+    if not sums.unequal or not is_float or target.array.size < 2:
         return None
     ours, theirs = (as_float(each.array, each.dtype) for each in (target, golden))
-    return measure_error(ours, theirs, unit=unit)
+    return measure_error(ours, theirs)
 
 
 def errors_of(sums: PairSums, shape: tuple[int, ...]) -> TensorErrors:

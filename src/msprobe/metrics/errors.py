@@ -5,8 +5,7 @@ With result y, reference g and error e = y - g over N numbers, everything in flo
     relative     |e| / |g|, 2-norms
     scale        <e, g> / <g, g>: by how much the whole result is too large
     shift        mean(e) / rms(g): by how much the whole result lies too high
-    first_axis,  how far the scale errors of single indices of an axis scatter about that of the whole:
-    last_axis    chi-square per degree of freedom
+    spreads      how far the scale errors of single indices of each axis lie about that of the whole
     peak         max|e| / rms(e)
 
 Rounding is large, but it has no direction: its scale error lies within a few standard errors of zero. Faults
@@ -66,10 +65,7 @@ class PairError(NamedTuple):
     scale_deviation: float | None  # standard error of `scale`; None: fewer than 8 blocks, or one carries all
     shift: float | None
     shift_deviation: float | None
-    first_axis: float | None  # None: fewer than two indices, or too few numbers in each
-    last_axis: float | None
-    first_spread: Spread | None  # None: fewer than two indices
-    last_spread: Spread | None
+    spreads: tuple[Spread, ...]  # of each axis that has at least two indices which enough numbers carry
     peak: float  # 0: no error
     peak_index: tuple[int, ...] | None  # of the largest error
     beyond: int  # numbers whose error is larger than the bound that was given
@@ -84,13 +80,11 @@ def measure_error(
     result: _Array,
     reference: _Array,
     *,
-    unit: float = 0.0,
     bound: Bound | None = None,
     overflow: float = math.inf,
 ) -> PairError:
     """Measure a result against a reference of the same shape; both real or both complex.
 
-    unit      unit roundoff: scale errors of single indices that differ by that much are no scatter
     bound     numbers with a larger error are counted in `beyond`
     overflow  the largest number that the result's dtype holds: a larger one of the reference is infinite
     """
@@ -103,7 +97,7 @@ def measure_error(
         totals = _Totals(pair, extremes.exponent)
         for part in pair.parts():
             totals.add(part)
-        return _summary(pair, extremes, totals, unit)
+        return _summary(extremes, totals)
 
 
 def _real(array: _Array) -> _Array:
@@ -192,16 +186,15 @@ def _extremes(pair: _Pair, bound: Bound | None) -> _Extremes:
 
 
 class _Totals:
-    """Sums of products of e and g by row, by column, and by index of the first axis: the second walk."""
+    """Sums of products of e and g by row and by column: the second walk."""
 
     def __init__(self, pair: _Pair, exponent: int) -> None:
         self._pair = pair
         self._exponent = exponent
-        self._first = pair.long[0]
         self.by_row = np.zeros((3, pair.rows))  # e g, g g, e
         self.by_column = np.zeros((3, pair.last))
-        self.scatter_last = np.zeros((3, pair.last))  # e e g g, e g g g, g g g g
-        self.scatter_first = np.zeros((3, self._first))
+        self._powers_by_row = np.zeros((3, pair.rows))  # e e g g, e g g g, g g g g
+        self._powers_by_column = np.zeros((3, pair.last))
         self.squares = 0.0  # of e
 
     def add(self, part: _Part) -> None:
@@ -211,17 +204,22 @@ class _Totals:
         for number, values in enumerate((product, square, e)):
             self.by_row[number, part.rows] += values.sum(axis=1)
             self.by_column[number, part.columns] += values.sum(axis=0)
-        first = np.arange(part.rows.start, part.rows.stop) * self._first // self._pair.rows
         for number, (one, other) in enumerate(((product, product), (product, square), (square, square))):
-            self.scatter_last[number, part.columns] += np.einsum("ij,ij->j", one, other)
-            if len(self._pair.long) > 1:
-                rows = np.einsum("ij,ij->i", one, other)
-                self.scatter_first[number] += np.bincount(first, rows, self._first)
+            self._powers_by_column[number, part.columns] += np.einsum("ij,ij->j", one, other)
+            self._powers_by_row[number, part.rows] += np.einsum("ij,ij->i", one, other)
 
-    def by_first(self) -> _Floats:
-        """The sums by index of the first axis."""
-        sums: _Floats = self.by_row.reshape(3, self._first, -1).sum(axis=2)
-        return sums
+    def by_axis(self) -> Iterator[tuple[_Floats, _Floats]]:
+        """The sums and the powers by index, of each axis."""
+        axes = self._pair.long[:-1]
+        for axis in range(len(axes)):
+            yield self._by_index(self.by_row, axis), self._by_index(self._powers_by_row, axis)
+        yield self.by_column, self._powers_by_column
+
+    def _by_index(self, by_row: _Floats, axis: int) -> _Floats:
+        axes = self._pair.long[:-1]
+        others = tuple(1 + other for other in range(len(axes)) if other != axis)
+        found: _Floats = by_row.reshape(3, *axes).sum(axis=others)
+        return found
 
     def blocks(self) -> Iterator[_Floats]:
         """The sums by index, of each axis that has enough indices; else of blocks of numbers in a row."""
@@ -230,8 +228,7 @@ class _Totals:
         for axis, size in enumerate(axes):
             if size >= LEAST_BLOCKS:
                 found = True
-                others = tuple(1 + other for other in range(len(axes)) if other != axis)
-                yield self.by_row.reshape(3, *axes).sum(axis=others)
+                yield self._by_index(self.by_row, axis)
         if self._pair.last >= LEAST_BLOCKS:
             found = True
             yield self.by_column
@@ -246,20 +243,18 @@ class _Totals:
         return np.stack([np.add.reduceat(values, cuts) for values in (e * g, g * g, e)])
 
 
-def _summary(pair: _Pair, extremes: _Extremes, totals: _Totals, unit: float) -> PairError:
+def _summary(extremes: _Extremes, totals: _Totals) -> PairError:
     product, square, total = (float(values.sum()) for values in totals.by_row)
     reference_norm, error_norm = math.sqrt(square), math.sqrt(totals.squares)
     count, factor = extremes.numbers, math.ldexp(1.0, extremes.exponent)
-    scale = shift = first = last = first_spread = last_spread = None
+    scale = shift = None
+    spreads: list[Spread] = []
     deviations: tuple[float | None, float | None] = (None, None)
     if square > 0:
         scale, shift = product / square, total / math.sqrt(count * square)
         deviations = _deviations(totals, scale, total / count, count)
-        if len(pair.long) > 1:
-            first = _scatter(totals.by_first(), totals.scatter_first, scale, unit)
-            first_spread = _spread(totals.by_first(), totals.scatter_first, scale)
-        last = _scatter(totals.by_column, totals.scatter_last, scale, unit)
-        last_spread = _spread(totals.by_column, totals.scatter_last, scale)
+        found = (_spread(sums, powers, scale) for sums, powers in totals.by_axis())
+        spreads = [spread for spread in found if spread is not None]
     largest = extremes.largest_error / factor
     return PairError(
         numbers=count,
@@ -271,10 +266,7 @@ def _summary(pair: _Pair, extremes: _Extremes, totals: _Totals, unit: float) -> 
         scale_deviation=deviations[0],
         shift=shift,
         shift_deviation=deviations[1],
-        first_axis=first,
-        last_axis=last,
-        first_spread=first_spread,
-        last_spread=last_spread,
+        spreads=tuple(spreads),
         peak=largest * math.sqrt(count) / error_norm if error_norm else 0.0,
         peak_index=extremes.place,
         beyond=extremes.beyond,
@@ -293,25 +285,6 @@ def _deviations(totals: _Totals, scale: float, mean: float, count: int) -> tuple
         shifts.append(math.sqrt(blocks / (blocks - 1) * float(left @ left)) / math.sqrt(count * square))
     largest = max(scales, default=math.nan)
     return largest if math.isfinite(largest) else None, max(shifts, default=None)
-
-
-def _scatter(sums: _Floats, powers: _Floats, scale: float, unit: float) -> float | None:
-    """Chi-square per degree of freedom of the scale errors of the indices of an axis.
-
-    The variance of each comes from its own numbers. An index that few numbers carry has none.
-    """
-    product, square, _ = sums
-    carriers = square * square / powers[2]
-    enough = carriers >= _LEAST_CARRIERS  # NaN, of an index of zeros: no
-    if np.count_nonzero(enough) < 2:
-        return None
-    product, square, carriers = product[enough], square[enough], carriers[enough]
-    own = product / square
-    left = powers[0][enough] - 2 * own * powers[1][enough] + own * own * powers[2][enough]
-    variance = np.maximum(left, 0.0) / (square * square) * (carriers / (carriers - 1)) + unit * unit
-    apart = own - scale
-    terms = np.where(apart == 0, 0.0, apart * apart / variance)
-    return float(terms.sum() / (terms.size - 1))
 
 
 def _spread(sums: _Floats, powers: _Floats, scale: float) -> Spread | None:

@@ -151,8 +151,7 @@ def _measures(own: OwnError, *, strict: bool) -> Iterator[tuple[Measure, float]]
     for measure, value, deviation in _directions(error):
         if value is not None and (not strict or _stands_out(value, deviation)):
             yield measure, abs(value) / unit
-    spreads = [_beyond_noise(spread) for spread in (error.first_spread, error.last_spread)]
-    yield "rows or channels", max(spreads) / unit
+    yield "rows or channels", max(map(_beyond_noise, error.spreads), default=0.0) / unit
     if error.beyond or not strict:
         yield "single numbers", error.largest / (unit * norm / math.sqrt(error.numbers))
 
@@ -166,5 +165,5 @@ def _stands_out(value: float, deviation: float | None) -> bool:
     return deviation is not None and abs(value) > _DEVIATIONS * deviation
 
 
-def _beyond_noise(spread: Spread | None) -> float:
-    return 0.0 if spread is None else max(0.0, spread.size - _SPREAD * spread.noise)
+def _beyond_noise(spread: Spread) -> float:
+    return max(0.0, spread.size - _SPREAD * spread.noise)

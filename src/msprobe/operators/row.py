@@ -48,9 +48,10 @@ class Operator(NamedTuple):
     # ---- numbers: how far errors go ----
     slope: float = 1.0  # of "smooth": the largest change of the result by a change of an argument
     bounded: float = 0.0  # no number of the result is larger than this; 0: no such bound
-    degrees: tuple[float, float] | None = None  # of "smooth": the result grows by this power of the argument
+    degrees: tuple[float, float] | None = None  # the result grows by this power of its first argument
     is_mean: bool = False  # of "sums": divided by the number of summands
     is_running: bool = False  # each number of the result is made of all that come before it along an axis
+    has_steps: bool = False  # many kernels, each of which goes on with what the one before it gave
     may_repeat: bool = False  # of "moves": a number may be taken several times, so that its gradient is a sum
     summed: Summed = "as many as the sizes say"  # of "multiplies"
     is_added_first: bool = False  # of "multiplies": its first argument is added to the product of the others

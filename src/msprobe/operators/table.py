@@ -114,16 +114,26 @@ def _add_curved(add: Callable[..., None]) -> None:
     )
     add("ptp", "smooth", slope=2.0, decides=True)
     add(
-        "var std varmean stdmean norm vectornorm matrixnorm frobeniusnorm normexceptdim normalize renorm "
-        "clipbynorm clipbyglobalnorm dist cdist pdist cosinesimilarity pairwisedistance lppool1d lppool2d "
-        "lppool3d sqrt rsqrt square reciprocal log1p hypot ldexp",
+        "varmean stdmean renorm clipbynorm clipbyglobalnorm dist cdist cosinesimilarity pairwisedistance "
+        "log1p hypot ldexp",
         "powers",
+    )
+    add("normalize", "powers", degrees=(0.0, 0.0))
+    add("rsqrt", "powers", degrees=(-0.5, -0.5))
+    add("reciprocal", "powers", degrees=(-1.0, -1.0))
+    add("sqrt", "powers", degrees=(0.5, 0.5))
+    add("var square", "powers", degrees=(2.0, 2.0))
+    add(
+        "std norm vectornorm matrixnorm frobeniusnorm normexceptdim pdist lppool1d lppool2d lppool3d",
+        "powers",
+        degrees=(1.0, 1.0),
     )
     # These keep the norm of what they are given up to a factor, and so its relative error.
     add(
         "fft fft2 fftn ifft ifft2 ifftn rfft rfft2 rfftn irfft irfft2 irfftn hfft hfft2 hfftn ihfft ihfft2 "
         "ihfftn",
         "powers",
+        degrees=(1.0, 1.0),
     )
     add("div addcdiv xdivy", "powers", divides=True)
     add("pow floatpower", "powers", has_exponent=True)
@@ -181,7 +191,8 @@ def _add_makers(add: Callable[..., None]) -> None:
 def _add_unknown(add: Callable[..., None]) -> None:
     """Operators of several steps, for which no single kind holds; losses among them."""
     add("attention", "attends")
-    add("lstm gru rnn multiheadattention transformerencoderlayer gridsample linearcrossentropy", "unknown")
+    add("lstm gru rnn", "unknown", has_steps=True)
+    add("multiheadattention transformerencoderlayer gridsample linearcrossentropy", "unknown")
     add("lstmcell grucell rnncell rnntanhcell rnnrelucell", "unknown", is_lowered=True)
     add("nextafter frexp", "unknown", reads_bits=True)
     add("expm1 sinh cosh tan", "unknown")  # as their argument, and as its exponential, or with poles

@@ -192,9 +192,7 @@ def pair_error(result: Array, reference: Array, kind: str) -> PairError:
     with np.errstate(all="ignore"):
         rms = float(np.linalg.norm(finite)) / math.sqrt(finite.size) if finite.size else 0.0
     precision = PRECISIONS[kind]
-    return measure_error(
-        result, reference, unit=precision.unit, bound=element_bound(kind, rms), overflow=precision.largest
-    )
+    return measure_error(result, reference, bound=element_bound(kind, rms), overflow=precision.largest)
 
 
 def floats_of(data: TensorData) -> Array:

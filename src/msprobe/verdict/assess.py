@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msprobe import kernels
 from msprobe.analyse.judge import Finding
 from msprobe.dtypes import SINGLE
 from msprobe.graph import Graph, Maker
@@ -76,6 +77,9 @@ DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relativ
 # A sum of 16 squares of normal numbers is below a sixth of what is expected once in 100 000 times; its root
 # is below 0.4, and sketches of few large errors scatter more.
 ESTIMATE = 4.0
+# Of some of a tensor's numbers, a sketch sees none of those that differ once in 20 times if there are as many
+# as three numbers in it. Each may be three times as large as most numbers are.
+MISSED = 3 * math.sqrt(3 / kernels.BRIEF_ELEMENTS)
 COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
 
 
@@ -427,10 +431,12 @@ class _Judge:
         if not value.is_float or value.sight == "shape":
             return self._whole(seen, differing, sources)
         unit = max(coarsest((*call, *sources)), self._units.get(str(name), 0.0))
+        if operator.has_steps:
+            unit = max(unit, self._coarser.automatic)
         reach, arguments = self._reach(seen, call, sources, operator)
         errors = [self._error_of(argument) for argument in arguments]
         largest = list(map(self._largest_error, arguments, errors))
-        mixed = is_mixed((*call, *sources)) or self._units.get(str(name), 0.0) > coarsest(call)
+        mixed = is_mixed((*call, *sources)) or unit > coarsest(call)
         if any(argument.value.is_equal is None for argument in arguments):
             reach = reach._replace(is_exact=False)  # it is not known whether exactly the same went in
         own = own_rounding(reach, value.norm, unit, mixed)
@@ -441,9 +447,10 @@ class _Judge:
         bound = own + GAIN * reached + flipped
         if value.is_estimated:
             bound += SKETCH_NOISE * value.norm
-        likely = math.hypot(usual_rounding(reach, value.norm, unit, mixed), reach.likely(errors), flipped)
+        usual = usual_rounding(reach, value.norm, unit, mixed)
+        likely = math.hypot(usual, reach.likely(errors), flipped)
         self._likely[id(seen.pair)] = self._likely_error(value, likely)
-        self._expected[id(seen.pair)] = likely
+        self._expected[id(seen.pair)] = math.hypot(usual, reach.likely(largest), flipped)
         floor = floor_of(reach, value, unit, mixed)
         tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
         tests = unexcused(tests, differing, has_flips=flipped > 0)
@@ -534,7 +541,8 @@ class _Judge:
         makers = self._graph.makers(*argument.spot)
         found = [self._made[m.name, m.slot] for m in makers if (m.name, m.slot) in self._made]
         expected = max((made.expected / made.value.norm for made in found if made.value.norm), default=0.0)
-        return max(error, min(expected * value.norm, ESTIMATE * error))
+        missed = MISSED * value.norm if value.numbers > kernels.BRIEF_ELEMENTS else 0.0
+        return max(error, min(expected * value.norm, ESTIMATE * error + missed))
 
     def _unseen(self, value: Difference) -> float:
         """The error of a value that looks equal: where something differs, it may have been rounded once."""

@@ -41,8 +41,7 @@ class Difference(NamedTuple):
     shift: float | None = None  # by how much its mean is too large, relative to the root mean square
     shift_deviation: float | None = None
     largest: float = 0.0  # the largest error of one number, as far as known
-    by_first: Spread | None = None  # of the scale error over the indices of the first axis
-    by_last: Spread | None = None
+    spreads: tuple[Spread, ...] = ()  # of the scale error over the indices of each axis
     unequal: int | None = None  # numbers that differ
     is_odd: bool = False  # NaN or infinity where the other has none
     is_moved: bool = False  # the same numbers at other positions
@@ -208,8 +207,7 @@ def _directed(found: Difference, detail: PairError) -> Difference:
         scale_deviation=detail.scale_deviation,
         shift=detail.shift,
         shift_deviation=detail.shift_deviation,
-        by_first=detail.first_spread,
-        by_last=detail.last_spread,
+        spreads=detail.spreads,
     )
 
 

@@ -9,17 +9,24 @@ from typing import NamedTuple
 from msprobe.operators import Operator
 from msprobe.verdict.difference import Difference
 from msprobe.verdict.tolerance import (
+    EXACT,
     FLIP_SHARE,
     MOST_SUMMANDS,
+    UNEVEN,
     UNKNOWN_GAIN,
+    UNUSED,
     Argument,
     Reach,
+    Scaling,
     factors_of,
     in_proportion,
     largest_factor,
     products_of,
     row_of,
+    steps_of,
 )
+
+CURVED = Scaling(0.0, 1.0)  # of a slope, by the argument at which it is taken
 
 
 class Backward(NamedTuple):
@@ -99,8 +106,7 @@ def _back_linear(operator: Operator, result: Difference, own: Argument | None, g
         min(max(count, rows), MOST_SUMMANDS),
         max(result.norm, came),
         gains,
-        degree=1.0 if count == 1 else 0.0,
-        slack=1.0,
+        scalings=_by_gradient(given) if count == 1 and len(given.gradients) == 1 else (),
         flips=FLIP_SHARE if operator.decides else 0.0,
         typical=typical,
         is_exact=operator.kind == "moves" and count == 1 and not operator.may_repeat,
@@ -112,7 +118,14 @@ def _back_sums(operator: Operator, result: Difference, own: Argument | None, giv
     gains = _gains(
         given, lambda each: result.norm / each.size if each.size and _is_gradient(each, given) else 0.0
     )
-    return Reach(1, result.norm, gains, degree=1.0, slack=1.0)
+    return Reach(1, result.norm, gains, scalings=_by_gradient(given))
+
+
+def _by_gradient(given: Backward) -> tuple[Scaling, ...]:
+    """In proportion to the one gradient that came back, and not to anything else."""
+    if len(given.gradients) != 1:
+        return ()
+    return EXACT, *(UNUSED for _ in given.all[1:])
 
 
 def _back_multiplies(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
@@ -130,7 +143,8 @@ def _back_multiplies(operator: Operator, result: Difference, own: Argument | Non
     gains = _gains(
         given, lambda each: size / each.size if each.size and (each is gradient or each is other) else 0.0
     )
-    return Reach(count, size, gains, degree=1.0, slack=1.0)
+    scalings = tuple(EXACT if each is gradient or each is other else UNUSED for each in given.all)
+    return Reach(count, size, gains, scalings=scalings if len(given.gradients) == 1 else ())
 
 
 def _back_smooth(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
@@ -157,6 +171,8 @@ def _back_smooth(operator: Operator, result: Difference, own: Argument | None, g
         return 0.0
 
     flips = FLIP_SHARE if operator.decides else 0.0
+    curved = UNUSED if operator.decides else CURVED  # a slope that jumps does not grow with the argument
+    scalings = tuple(EXACT if each is gradient else curved if gain(each) else UNUSED for each in given.all)
     typical = tuple(
         result.norm / each.size if each.size and each is gradient else gain(each) / 4 for each in given.all
     )
@@ -166,6 +182,7 @@ def _back_smooth(operator: Operator, result: Difference, own: Argument | None, g
         _gains(given, gain),
         bends=1.0,
         flips=flips,
+        scalings=scalings if len(given.gradients) == 1 else (),
         typical=typical,
     )
 
@@ -184,9 +201,37 @@ def _back_normalises(operator: Operator, result: Difference, own: Argument | Non
         size = max(gradient.size, result.norm)
         gains = _gains(given, lambda each: 2 * size / each.size if each.size else 0.0)
         typical = tuple(gain / 2 for gain in gains)
-        return Reach(min(count, MOST_SUMMANDS), size, gains, bends=1.0, typical=typical)
+        scalings = _by_gradient(given)  # what was normalised does not grow with the input
+        return Reach(min(count, MOST_SUMMANDS), size, gains, bends=1.0, scalings=scalings, typical=typical)
     gains, typical = in_proportion(result, given.all, 4.0), in_proportion(result, given.all)
-    return Reach(row_of(given.all), 4 * result.norm, gains, bends=2.0, typical=typical)
+    return Reach(
+        row_of(given.all),
+        4 * result.norm,
+        gains,
+        bends=2.0,
+        scalings=_by_spread(own, given),
+        typical=typical,
+    )
+
+
+def _by_spread(own: Argument, given: Backward) -> tuple[Scaling, ...]:
+    """In proportion to the gradient and the weight, and divided by the spread of the input."""
+    if len(given.gradients) != 1:
+        return ()
+    of_input = Scaling(-0.75, 0.25 + UNEVEN)  # less if `eps` is not small beside the spread
+    others = [each for each in given.arguments if each is not own]
+    if len(others) > 2:  # running statistics, too, which may be used or not
+        others = []
+    return tuple(
+        of_input
+        if each is own
+        else EXACT
+        if each is given.gradients[0] or (others and each is others[0])
+        else UNUSED
+        if others or not any(each is one for one in given.arguments)
+        else CURVED
+        for each in given.all
+    )
 
 
 def _back_attends(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
@@ -225,7 +270,8 @@ def _back_loss(operator: Operator, result: Difference, own: Argument | None, giv
 def _back_unknown(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
     size = result.norm
     gains, typical = in_proportion(result, given.all, UNKNOWN_GAIN), in_proportion(result, given.all, 1.5)
-    return Reach(row_of(given.all), size, gains, bends=4.0, typical=typical)
+    steps = steps_of(operator, given.arguments)
+    return Reach(row_of(given.all), size, gains, bends=4.0, typical=typical, steps=steps)
 
 
 _BackRule = Callable[[Operator, Difference, "Argument | None", Backward], Reach]

@@ -27,14 +27,15 @@ class Coarser(NamedTuple):
     fact: Precision | None
     lost: frozenset[int]  # the ids of the pairs; empty if there is a fact
     words: Mapping[int, str]  # by the id of the pair
+    automatic: float = 0.0  # the unit roundoff that mixed precision computes matrix products in; 0: no such
 
 
 def coarser_calls(calls: Sequence[Sequence[Seen]], order: Sequence[int]) -> Coarser:
     """Return where the target is coarser; `order`: the numbers of the calls in order of execution."""
     forward = [calls[n] for n in order if calls[n][0].pair.place.record.name.direction == FORWARD]
-    fact = _everywhere(forward) or _matrix_products(forward)
+    fact, automatic = _everywhere(forward) or _matrix_products(forward), _automatic(forward)
     if fact is not None:
-        return Coarser(fact, frozenset(), {})
+        return Coarser(fact, frozenset(), {}, automatic)
     lost: dict[int, str] = {}
     for call in forward:
         coarse = [seen for seen in call if _is_coarser(seen.pair)]
@@ -43,7 +44,21 @@ def coarser_calls(calls: Sequence[Sequence[Seen]], order: Sequence[int]) -> Coar
             lost[id(seen.pair)] = _words(seen.pair)
         if lost:
             break
-    return Coarser(None, frozenset(lost), lost)
+    return Coarser(None, frozenset(lost), lost, automatic)
+
+
+def _automatic(forward: Sequence[Sequence[Seen]]) -> float:
+    """The unit roundoff of what the target's products give out where all that goes in is finer."""
+    found = 0.0
+    for call in forward:
+        if operator_of(call[0].pair.place.record.name).is_lowered:
+            places = [seen.pair.target for seen in call if seen.pair.target is not None]
+            units = [(place.side, roundoff(place.leaf.dtype)) for place in places if place.leaf is not None]
+            given = [unit for side, unit in units if side != "output" and unit]
+            made = [unit for side, unit in units if side == "output" and unit]
+            if given and made and max(given) < max(made):
+                found = max(found, *made)
+    return found
 
 
 def _units(pair: Pair) -> tuple[float, float] | None:

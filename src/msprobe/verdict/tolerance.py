@@ -25,6 +25,8 @@ OUTPUT_ROUNDINGS = 4.0  # roundings of the result's dtype that two sound kernels
 INNER_ROUNDINGS = 8.0  # the same in the precision in which they compute
 USUAL_SUM = 0.5  # roundings that a sum of one summand usually adds; times the root of their number
 MOST_SUMMANDS = 2**20  # nobody adds more in a row: larger sums are made of partial sums
+UNEVEN = 0.2  # of a scale error: what may be more or less, because it is not the same in all numbers
+UNKNOWN_SCALING = 3.0  # times what reaches the result: the scale error of it, if the operator is not known
 UNKNOWN_GAIN = 8.0  # what an operator that the table does not know may make of a relative error
 FLIP_SHARE = 4.0  # times the relative error of an argument: the share of comparisons that may fall otherwise
 
@@ -50,6 +52,18 @@ class Argument(NamedTuple):
         return max(self.value.numbers, 1)
 
 
+class Scaling(NamedTuple):
+    """The scale error of a result by that of an argument."""
+
+    degree: float  # the power of the argument that the result grows by
+    slack: float  # how far from that it may be
+
+
+EXACT = Scaling(1.0, UNEVEN)
+INVERSE = Scaling(-1.0, UNEVEN)
+UNUSED = Scaling(0.0, 0.0)
+
+
 class Reach(NamedTuple):
     """What the table says of one result of a call."""
 
@@ -58,10 +72,10 @@ class Reach(NamedTuple):
     gains: tuple[float, ...]  # by argument: error of the result by error of the argument
     bends: float = 0.0  # relative error that follows from the square of a relative error
     flips: float = 0.0  # share of the result that decisions may change, by relative error of an argument
-    degree: float = 0.0  # the scale error of the result by those that reach it, if known
-    slack: float = 3.0  # how far from `degree` it may be
+    scalings: tuple[Scaling, ...] = ()  # by argument, where known: what its scale error makes of the result
 
     typical: tuple[float, ...] = ()  # the gains that are likely, where `gains` are the largest
+    steps: float = 1.0  # after each of which the numbers are rounded to the dtype of the result
     is_exact: bool = False  # nothing is rounded unless the dtype changes
     is_part: bool = False  # it shows a part of an argument, whose error may have any direction
 
@@ -85,7 +99,7 @@ def own_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float:
     if reach.is_exact and not mixed:
         return 0.0
     inner = min(unit, SINGLE) * INNER_ROUNDINGS * (1 + math.sqrt(reach.summands)) * max(reach.size, norm)
-    outer = OUTPUT_ROUNDINGS * unit * (max(reach.size, norm) if mixed else norm)
+    outer = OUTPUT_ROUNDINGS * unit * math.sqrt(reach.steps) * (max(reach.size, norm) if mixed else norm)
     return inner + outer
 
 
@@ -97,7 +111,7 @@ def usual_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float
     if reach.is_exact and not mixed:
         return 0.0
     inner = min(unit, SINGLE) * USUAL_SUM * math.sqrt(reach.summands) * max(reach.size, norm)
-    return unit * (max(reach.size, norm) if mixed else norm) + inner
+    return unit * math.sqrt(reach.steps) * (max(reach.size, norm) if mixed else norm) + inner
 
 
 def forward_reach(
@@ -131,8 +145,7 @@ def _moves(
         result.norm,
         tuple(spread_of(result, a) for a in arguments),
         flips=FLIP_SHARE if operator.decides else 0.0,
-        degree=1.0,
-        slack=1.0,
+        scalings=_evenly(arguments),
         is_exact=True,
         is_part=any(a.numbers != result.numbers for a in arguments),
     )
@@ -144,7 +157,23 @@ def _adds(
     factor = largest_factor(plain)
     spread = [spread_of(result, a) * (factor if a.position else 1.0) for a in arguments]
     size = math.sqrt(math.fsum((a.size * s) ** 2 for a, s in zip(arguments, spread, strict=True)))
-    return Reach(1, max(size, result.norm), tuple(spread))
+    is_plain = factor == 1 and all(a.numbers == result.numbers for a in arguments)
+    scalings = _summed(result, *arguments) if is_plain and len(arguments) == 2 else ()
+    return Reach(1, max(size, result.norm), tuple(spread), scalings=scalings)
+
+
+def _summed(result: Difference, one: Argument, other: Argument) -> tuple[Scaling, ...]:
+    """Of a sum or a difference y of a and b, <a, y> is (|y|^2 + |a|^2 - |b|^2) / 2."""
+    if not result.norm or not math.isfinite(result.norm) or not math.isfinite(one.size + other.size):
+        return ()
+    ours, theirs = one.size / result.norm, other.size / result.norm
+    share = (1 + ours * ours - theirs * theirs) / 2
+    return Scaling(share, UNEVEN * ours), Scaling(1 - share, UNEVEN * theirs)
+
+
+def _evenly(arguments: Sequence[Argument]) -> tuple[Scaling, ...]:
+    """Of an operator that is linear in one argument; several are parts of the result."""
+    return (EXACT,) if len(arguments) == 1 else ()
 
 
 def _sums(
@@ -162,7 +191,7 @@ def _sums(
     size = max(first.size / share, result.norm)
     if operator.is_running:  # an error goes into all numbers behind it
         typical, size = gains, max(math.sqrt(count) * first.size, result.norm)
-    return Reach(count, size, gains, degree=1.0, slack=1.0, typical=typical)
+    return Reach(count, size, gains, scalings=_evenly(arguments), typical=typical)
 
 
 def _summands(operator: Operator, result: Difference, argument: Argument, plain: Sequence[float]) -> float:
@@ -182,7 +211,7 @@ def _multiplies(
     if len(factors) < 2:
         count = max((_summands(operator, result, a, plain) for a in arguments), default=1.0)
         gains_of_one = in_proportion(result, arguments, math.sqrt(count))  # their relative errors add up
-        return Reach(count, result.norm, gains_of_one, degree=1.0, slack=1.0)
+        return Reach(count, result.norm, gains_of_one, scalings=_evenly(arguments) if count == 1 else ())
     a, b = factors
     count = products_of(operator, result, a, b)
     size = max(math.sqrt(count) * a.rms * b.rms * math.sqrt(max(result.numbers, 1)), result.norm)
@@ -192,8 +221,21 @@ def _multiplies(
             gains.append(spread_of(result, each))
         else:
             gains.append(size / each.size if each.size else 0.0)
-    total = math.hypot(size, *(each.size * spread_of(result, each) for each in added))
-    return Reach(count, total, tuple(gains), degree=1.0, slack=1.0)
+    terms = [each.size * spread_of(result, each) for each in added]
+    return Reach(
+        count, math.hypot(size, *terms), tuple(gains), scalings=_products(result, arguments, added, terms)
+    )
+
+
+def _products(
+    result: Difference, arguments: Sequence[Argument], added: Sequence[Argument], terms: Sequence[float]
+) -> tuple[Scaling, ...]:
+    """Of a product to which something is added; the latter may point anywhere."""
+    if not result.norm or not math.isfinite(result.norm):
+        return ()
+    share = min(math.fsum(terms) / result.norm, 1.0) if all(map(math.isfinite, terms)) else 1.0
+    factor, term = Scaling(1 - share / 2, UNEVEN + share / 2), Scaling(share / 2, share / 2)
+    return tuple(term if any(each is one for one in added) else factor for each in arguments)
 
 
 def factors_of(
@@ -231,9 +273,11 @@ def _smooth(
     reach = Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, typical=typical)
     if operator.degrees is None or len(arguments) != 1 or not gains[0] or not arguments[0].size:
         return reach
-    low, high = operator.degrees
-    inflated = gains[0] * arguments[0].size / result.norm if result.norm else 1.0
-    return reach._replace(degree=(low + high) / 2 / inflated, slack=((high - low) / 2 + 0.5) / inflated)
+    return reach._replace(scalings=(_between(*operator.degrees),))
+
+
+def _between(low: float, high: float) -> Scaling:
+    return Scaling((low + high) / 2, (high - low) / 2 + UNEVEN)
 
 
 def row_of(arguments: Sequence[Argument]) -> float:
@@ -250,9 +294,13 @@ def _powers(
         # of the gradient make a whole step of one that is zero but for rounding.
         factor = min(1.0, *(abs(number) for number in plain)) if plain else 1.0
         gains[-2] = max(gains[-2], factor / arguments[-1].value.least)
-    return Reach(
-        row_of(arguments), result.norm, tuple(gains), bends=2.0, typical=in_proportion(result, arguments)
-    )
+    scalings: tuple[Scaling, ...] = ()
+    if operator.divides and len(arguments) == 2:
+        scalings = EXACT, INVERSE
+    elif operator.degrees is not None and len(arguments) == 1:
+        scalings = (_between(*operator.degrees),)
+    typical = in_proportion(result, arguments)
+    return Reach(row_of(arguments), result.norm, tuple(gains), bends=2.0, scalings=scalings, typical=typical)
 
 
 def _exponential(
@@ -282,7 +330,13 @@ def _normalises(
     if len(gains) > 2:
         gains[-1] = spread_of(result, arguments[-1])
     typical = in_proportion(result, arguments)
-    return Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, typical=typical)
+    scalings: tuple[Scaling, ...] = ()
+    if len(arguments) <= 3:
+        of_input = _between(*(operator.degrees or (0.0, 1.0)))
+        terms = [gains[-1] * arguments[-1].size] if len(arguments) == 3 else []
+        rest = _products(result, arguments[1:], arguments[2:], terms)
+        scalings = (of_input, *rest) if len(rest) == len(arguments) - 1 else ()
+    return Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, scalings=scalings, typical=typical)
 
 
 def _attends(
@@ -319,7 +373,15 @@ def _unknown(
         bends=4.0,
         flips=FLIP_SHARE if operator.decides else 0.0,
         typical=in_proportion(result, arguments, 1.5),
+        steps=steps_of(operator, arguments),
     )
+
+
+def steps_of(operator: Operator, arguments: Sequence[Argument]) -> float:
+    """How many steps an operator takes one after the other: the first two axes are steps and samples."""
+    if not operator.has_steps or not arguments:
+        return 1.0
+    return float(max(1, *arguments[0].shape[:2]))
 
 
 def _loss(result: Difference, arguments: Sequence[Argument], plain: Sequence[float]) -> Reach:
