@@ -229,6 +229,7 @@ _COLUMNS = MappingProxyType(
         "scalartensor scatter setitem tensor where",
         "casts": "to reshape clone set numpy",  # `view`, `copy_` and the like may be given a dtype
         "is_lowered": "attention prelu",
+        "shapes_by_value": "where",  # of a condition alone
         "is_running": "cumsum cumprod",
         "may_repeat": "getitem index indexselect gather gathernd takealongdim take embedding asstrided pad "
         "repeatinterleave unfold choose upsamplenearest",

@@ -25,6 +25,7 @@ from msprobe.verdict.call_facts import (
     content,
     flipped_by_decisions,
     follows_from_dtype,
+    has_other_count,
     is_mixed,
     is_output,
     is_setting,
@@ -109,6 +110,7 @@ def assess(
     judge = _Judge(seen, coarser, one_sided, graphs, stretches)
     for number in order:
         verdicts[number] = judge.call(seen[number])
+    _leave_to_inner_calls(seen, verdicts, order, judge)
     unlike = unlike_others(judge.scales)
     for call, found in zip(seen, verdicts, strict=True):
         for place, one in enumerate(call):
@@ -118,6 +120,25 @@ def assess(
             elif id(one.pair) in unlike and found[place].level in (ROUNDING, PASSED_ON):
                 found[place] = beside_others(found[place], unlike[id(one.pair)])
     return Assessed([verdict for found in verdicts for verdict in found], coarser.fact)
+
+
+def _leave_to_inner_calls(
+    calls: Sequence[Sequence[Seen]], verdicts: list[list[Verdict]], order: Sequence[int], judge: _Judge
+) -> None:
+    """Let a module's output follow from the call in it that made it: backward, the module is judged first."""
+    inside: dict[str, str] = {}
+    for number in order:
+        name = str(calls[number][0].pair.place.record.name)
+        if any(verdict.level == ORIGINATED for verdict in verdicts[number]):
+            for module in judge.around(name):
+                inside.setdefault(module, name)
+    for number, call in enumerate(calls):
+        name = str(call[0].pair.place.record.name)
+        if name in inside:
+            verdicts[number] = [
+                made_inside(verdict, inside[name]) if is_output(seen) else verdict
+                for seen, verdict in zip(call, verdicts[number], strict=True)
+            ]
 
 
 class _Judge:
@@ -159,11 +180,11 @@ class _Judge:
     def _prepare(self, call: Sequence[Seen]) -> None:
         unit = coarsest(call)
         name = str(call[0].pair.place.record.name)
-        for module in self._around(name):
+        for module in self.around(name):
             self._units[module] = max(unit, self._units.get(module, 0.0))
             self._has_calls.add(module)
 
-    def _around(self, name: str) -> list[str]:
+    def around(self, name: str) -> list[str]:
         """The modules that a call ran in, innermost first."""
         found: list[str] = []
         parent = self._parents.get(name)
@@ -229,7 +250,7 @@ class _Judge:
                 for seen, verdict in zip(call, verdicts, strict=True)
             ]
         elif any(verdict.is_origin for verdict in verdicts):
-            self._made_in.update((module, name) for module in self._around(name))
+            self._made_in.update((module, name) for module in self.around(name))
         outputs = [v.error for s, v in zip(call, verdicts, strict=True) if is_output(s)]
         has_effect = not outputs or any(error != 0 for error in outputs)
         for seen, verdict in zip(call, verdicts, strict=True):
@@ -388,7 +409,7 @@ class _Judge:
             words = [*([lost] if lost else []), f"{what} as {seen.pair.place.name}", sight]
             words.append(self._stretches.words(stretch))
             self.blamed[maker] = verdict._replace(level=ORIGINATED, reason="; ".join(words))
-            self._made_in.update((module, maker[1]) for module in self._around(maker[1]))
+            self._made_in.update((module, maker[1]) for module in self.around(maker[1]))
         return verdict._replace(reason=f"{what}, as {maker[1]} made it")
 
     def _inherited(self, seen: Seen) -> Verdict | None:
@@ -430,6 +451,9 @@ class _Judge:
         differing = [s for s in sources if s.value.is_known and not s.value.agrees]
         if not value.is_float or value.sight == "shape":
             return self._whole(seen, differing, sources)
+        if any(map(has_other_count, sources)):
+            words = f"{reason.off(value.relative)}; what goes in has another shape"
+            return Verdict(PASSED_ON, words, value.relative, unit_tolerance(value), scale=value.scale)
         unit = max(coarsest((*call, *sources)), self._units.get(str(name), 0.0))
         if operator.has_steps:
             unit = max(unit, self._coarser.automatic)

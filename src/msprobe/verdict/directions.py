@@ -25,6 +25,7 @@ FLOOR = 1.0  # roundings of the result's dtype; one toward zero has a scale erro
 DEVIATIONS = 12.0  # standard errors that a scale error may be from zero
 FLOOR_DEVIATIONS = 4.0  # the same from the floor: errors that are independent are no further
 SPREAD = 4.0  # times the noise that the scale errors of single rows or channels may have
+CHANCE = 4.0  # standard errors by which the norm of N normal numbers, about sqrt(N), may exceed that
 PEAK = 16.0  # times the root mean square error that one number may be off
 NOISE = 0.25  # of a value: if rounding and the inputs likely make so much of it, its directions say nothing
 
@@ -38,7 +39,7 @@ class Test(NamedTuple):
 
     @property
     def score(self) -> float:
-        if self.value == 0:
+        if self.value == 0 or self.bound == math.inf:
             return 0.0
         return self.value / self.bound if self.bound > 0 else math.inf
 
@@ -73,7 +74,7 @@ def tests_of(
         return
     if value.is_moved:
         yield Test("positions", math.inf, 1.0) if not any(errors) else Test("size", 0.0, 1.0)
-    yield Test("size", value.error, bound)
+    yield Test("size", value.error, min(bound, _surprising(value, likely, reach, arguments)))
     if not norm or not math.isfinite(norm) or likely > NOISE * norm or (reach.is_part and any(errors)):
         return
     relative = likely / norm
@@ -100,6 +101,13 @@ def tests_of(
         ]
         alone = PEAK * bound / math.sqrt(value.numbers) + 2 * INNER_ROUNDINGS * unit * value.peak
         yield Test("number", value.largest, alone + (GAIN * reach.of(largest) if arguments else 0.0))
+
+
+def _surprising(value: Difference, likely: float, reach: Reach, arguments: Sequence[Argument]) -> float:
+    """The error that is too large to be likely, if everything was measured: few numbers scatter more."""
+    if value.sight != "content" or any(argument.value.sight == "" for argument in arguments):
+        return math.inf
+    return reach.most * (1 + CHANCE / math.sqrt(max(value.numbers, 1))) * likely
 
 
 def _least(floor: float, deviation: float) -> float:
@@ -177,7 +185,7 @@ def _scale(argument: Argument) -> float | None:
 
 
 def _reaching(part: float | None, argument: Argument) -> float:
-    return part * argument.size if part is not None and math.isfinite(part) else 0.0
+    return part * argument.size if part and math.isfinite(part) else 0.0
 
 
 def rounding_tests(value: Difference) -> list[Test]:

@@ -27,7 +27,7 @@ def by_tests(
     what went in.
     """
     error, tolerance = verdict.error or 0.0, verdict.tolerance or 0.0
-    if all(test.score <= 1 for test in alone):
+    if worst.score <= 1 and all(test.score <= 1 for test in alone):
         text = reason.within(error, tolerance)
         if verdict.is_cancelled and error > 0.01:
             text = f"{reason.off(error)}, but its summands cancel: that is rounding of far larger numbers"
