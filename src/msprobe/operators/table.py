@@ -81,7 +81,7 @@ def _add_linear(add: Callable[..., None]) -> None:
 
 
 def _add_curved(add: Callable[..., None]) -> None:
-    """Functions of single numbers or of rows, norms and distances."""
+    """Functions of single numbers or of rows."""
     add("relu leakyrelu prelu abs", "smooth", decides=True, degrees=(1.0, 1.0))
     add(
         "hardtanh relu6 threshold hardsigmoid clamp clampmin clampmax",
@@ -113,6 +113,10 @@ def _add_curved(add: Callable[..., None]) -> None:
         decides=True,
     )
     add("ptp", "smooth", slope=2.0, decides=True)
+
+
+def _add_powers(add: Callable[..., None]) -> None:
+    """Operators that keep relative errors of about the same size; those that normalise among them."""
     add(
         "varmean stdmean renorm clipbynorm clipbyglobalnorm dist cdist cosinesimilarity pairwisedistance "
         "log1p hypot ldexp",
@@ -294,7 +298,15 @@ def _rows() -> dict[str, Operator]:
                 raise ValueError(f"{word} has two rows in the table of operators")
             found[word] = Operator(word, kind, **facts)
 
-    for part in (_add_moves, _add_linear, _add_curved, _add_decisions, _add_makers, _add_unknown):
+    for part in (
+        _add_moves,
+        _add_linear,
+        _add_curved,
+        _add_powers,
+        _add_decisions,
+        _add_makers,
+        _add_unknown,
+    ):
         part(add)
     columns = {column: dict.fromkeys(words.split(), True) for column, words in _COLUMNS.items()}
     for column, values in (*columns.items(), *_VALUES.items()):

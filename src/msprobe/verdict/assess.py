@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msprobe import kernels
 from msprobe.analyse.judge import Finding
 from msprobe.dtypes import SINGLE
 from msprobe.graph import Graph, Maker
@@ -35,7 +34,7 @@ from msprobe.verdict.call_facts import (
     spot_of,
     unjudged_reason,
 )
-from msprobe.verdict.difference import SKETCH_NOISE, Difference
+from msprobe.verdict.difference import SKETCH_NOISE
 from msprobe.verdict.directions import (
     GAIN,
     NOISE,
@@ -50,6 +49,7 @@ from msprobe.verdict.directions import (
 )
 from msprobe.verdict.following import as_set, beside_others, by_tests, made_inside, shows_effect, unexcused
 from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
+from msprobe.verdict.known_errors import KnownErrors
 from msprobe.verdict.levels import (
     CANNOT_TELL,
     ENTERED,
@@ -75,12 +75,6 @@ from msprobe.verdict.tolerance import (
 )
 
 DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
-# A sum of 16 squares of normal numbers is below a sixth of what is expected once in 100 000 times; its root
-# is below 0.4, and sketches of few large errors scatter more.
-ESTIMATE = 4.0
-# Of some of a tensor's numbers, a sketch sees none of those that differ once in 20 times if there are as many
-# as three numbers in it. Each may be three times as large as most numbers are.
-MISSED = 3 * math.sqrt(3 / kernels.BRIEF_ELEMENTS)
 COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
 
 
@@ -156,18 +150,17 @@ class _Judge:
         self._graph = graphs[0]
         is_coarser = coarser.fact is not None
         self._stretches = Stretches(stretches, graphs, self._relative_error, is_coarser=is_coarser)
+        self._errors = KnownErrors(self._graph, self._stretches)
         self._golden_errors: dict[tuple[str, str], float] = {}  # by record and slot of the golden run
         self.blamed: dict[tuple[int, str, str], Verdict] = {}  # calls without a counterpart that are at fault
         self._at_fault: set[int] = set()  # the ids of the stretches that they are in
         self._one_sided = one_sided
         self._coarser = coarser
         self._set_otherwise: set[CallName] = set()  # forward calls of which a setting that differs shows
-        self._drift = 0.0  # the largest relative error so far
         self.scales: list[ScaleError] = []
         self._likely: dict[int, float] = {}  # by the id of a pair of this call: the error that it likely has
         self._expected: dict[int, float] = {}  # by the same: what rounding and the arguments usually make
         self._shown: dict[object, Made] = {}  # by content: the same, for recordings that name no makers
-        self._made: dict[tuple[str, str], Made] = {}  # by record and slot: what calls gave out
         self._parents = {
             str(call[0].pair.place.record.name): call[0].pair.place.record.parent for call in calls
         }
@@ -257,13 +250,13 @@ class _Judge:
             if verdict.level == ENTERED and is_setting(seen):
                 self._set_otherwise.add(call[0].pair.place.record.name)
             if verdict.error is not None and has_effect and not verdict.is_cancelled:
-                self._drift = max(self._drift, verdict.error)
+                self._errors.drift = max(self._errors.drift, verdict.error)
             if seen.value.sight == "one side":
                 continue
             if is_output(seen) and seen.pair.target is not None and seen.value.is_known:
-                likely = self._likely.pop(id(seen.pair), self._unseen(seen.value))
+                likely = self._likely.pop(id(seen.pair), self._errors.unseen(seen.value))
                 expected = self._expected.pop(id(seen.pair), 0.0)
-                made = self._made[spot_of(seen)] = Made(seen.value, verdict, likely, expected)
+                made = self._errors.made[spot_of(seen)] = Made(seen.value, verdict, likely, expected)
                 if (other := seen.pair.golden) is not None:
                     self._golden_errors[str(other.record.name), other.slot] = made.relative
                 if not seen.value.agrees and (known := content(seen.pair)) is not None:
@@ -301,13 +294,13 @@ class _Judge:
             return verdict._replace(reason=f"{what}; what a parameter gets of it is judged there")
         if origin.stretch is not None and has_effect:
             return self._blame(origin.stretch, seen, verdict, origin.words)
-        drift = min(self._drift, COMPUTED) if is_plain else DRIFT_GAIN * self._drift
+        drift = min(self._errors.drift, COMPUTED) if is_plain else DRIFT_GAIN * self._errors.drift
         is_small = error <= tolerance + drift and value.sight != "shape" and not value.is_moved
         if not origin.is_known and is_small:
             return verdict._replace(reason=f"{what}, which earlier calls passed on")
         if not origin.is_known and operator.decides and self._decided_otherwise(call):
             return verdict._replace(reason=f"{what}; the forward call decided otherwise")
-        if not origin.is_known and value.sight == "shape" and self._drift > 0:
+        if not origin.is_known and value.sight == "shape" and self._errors.drift > 0:
             words = f"{what}; it is not known what made it, and earlier calls differ by rounding"
             return verdict._replace(level=CANNOT_TELL, reason=words)
         if not has_reach and (is_plain or math.isfinite(error) or operator.overwrites):
@@ -336,9 +329,7 @@ class _Judge:
         gradient = next((maker for maker in makers if maker.kind == "gradient"), None)
         if gradient is not None:
             makers = self._graph.gradient_makers(gradient.name)
-        found = [
-            self._made[maker.name, maker.slot] for maker in makers if (maker.name, maker.slot) in self._made
-        ]
+        found = self._errors.made_by(makers)
         if not makers and content(seen.pair) in self._shown:
             shown = self._shown[content(seen.pair)]
             return Origin(True, "as an earlier call made it", True, shown.verdict.is_cancelled, shown.error)
@@ -369,14 +360,15 @@ class _Judge:
         """The relative error of what a paired call gave out, by its name in the target or the golden run."""
         if side:
             return self._golden_errors.get((record, slot))
-        made = self._made.get((record, slot))
+        made = self._errors.made.get((record, slot))
         return None if made is None else made.relative
 
     def _through(self, stretch: Stretch, seen: Seen) -> Origin:
         """What calls without a counterpart have made of what went into them, and whether that explains it."""
         value = seen.value
-        made = [found for pair in stretch.before if (found := self._made.get(spot_of_pair(pair))) is not None]
-        likely = self._stretches.passed(stretch, seen.pair, DRIFT_GAIN * self._drift)
+        known = map(self._errors.made.get, map(spot_of_pair, stretch.before))
+        made = [found for found in known if found is not None]
+        likely = self._stretches.passed(stretch, seen.pair, DRIFT_GAIN * self._errors.drift)
         differs = any(not found.value.agrees for found in made)
         if value.sight == "shape" or value.is_odd:
             explains = any(found.value.sight == "shape" or found.value.is_odd for found in made)
@@ -422,7 +414,7 @@ class _Judge:
         if not origin.explains:
             verdict = Verdict(PASSED_ON, "", value.relative, unit_tolerance(value), scale=value.scale)
             return self._blame(origin.stretch, seen, verdict, origin.words) if origin.stretch else None
-        self._likely[id(seen.pair)] = self._likely_error(value, origin.error)
+        self._likely[id(seen.pair)] = self._errors.of_result(value, origin.error)
         tests = rounding_tests(value)
         level = ROUNDING if all(test.score <= 1 for test in tests) else PASSED_ON
         return Verdict(
@@ -444,7 +436,6 @@ class _Judge:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
             return _EQUAL
-        name = seen.pair.place.record.name
         inherited = self._lone(seen) if value.sight == "one side" else self._inherited(seen)
         if inherited is not None:
             return inherited
@@ -454,12 +445,24 @@ class _Judge:
         if any(map(has_other_count, sources)):
             words = f"{reason.off(value.relative)}; what goes in has another shape"
             return Verdict(PASSED_ON, words, value.relative, unit_tolerance(value), scale=value.scale)
+        return self._tested(seen, call, sources, operator, differing)
+
+    def _tested(
+        self,
+        seen: Seen,
+        call: Sequence[Seen],
+        sources: Sequence[Seen],
+        operator: Operator,
+        differing: Sequence[Seen],
+    ) -> Verdict:
+        """The verdict of numbers with a fraction, beside what rounding and the arguments make of them."""
+        value, name = seen.value, seen.pair.place.record.name
         unit = max(coarsest((*call, *sources)), self._units.get(str(name), 0.0))
         if operator.has_steps:
             unit = max(unit, self._coarser.automatic)
         reach, arguments = self._reach(seen, call, sources, operator)
-        errors = [self._error_of(argument) for argument in arguments]
-        largest = list(map(self._largest_error, arguments, errors))
+        errors = [self._errors.of(argument) for argument in arguments]
+        largest = list(map(self._errors.largest, arguments, errors))
         mixed = is_mixed((*call, *sources)) or unit > coarsest(call)
         if any(argument.value.is_equal is None for argument in arguments):
             reach = reach._replace(is_exact=False)  # it is not known whether exactly the same went in
@@ -467,13 +470,13 @@ class _Judge:
         reached = reach.of(largest)
         flipped = flipped_by_decisions(reach, value, arguments, largest, sources)
         if name.is_module and str(name) in self._has_calls:
-            reached *= 8
+            reached, reach = 8 * reached, reach._replace(most=math.inf)
         bound = own + GAIN * reached + flipped
         if value.is_estimated:
             bound += SKETCH_NOISE * value.norm
         usual = usual_rounding(reach, value.norm, unit, mixed)
         likely = math.hypot(usual, reach.likely(errors), flipped)
-        self._likely[id(seen.pair)] = self._likely_error(value, likely)
+        self._likely[id(seen.pair)] = self._errors.of_result(value, likely)
         self._expected[id(seen.pair)] = math.hypot(usual, reach.likely(largest), flipped)
         floor = floor_of(reach, value, unit, mixed)
         tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
@@ -486,16 +489,14 @@ class _Judge:
             own_scale = own_scale_of(value, own, likely, reach, arguments, errors)
             self._note_scale(seen, operator, unit, shapes, own_scale)
         alone = tests_of(value, unit, floor, own, own, 0.0, own / OUTPUT_ROUNDINGS, reach, (), ())
-        error, norm, cancelled = value.relative, value.norm or 1.0, reach.size > 16 * value.norm
-        tolerance, explained = own / norm, bound / norm
         verdict = Verdict(
             ORIGINATED,
-            error=error,
-            tolerance=tolerance,
+            error=value.relative,
+            tolerance=own / (value.norm or 1.0),
             score=worst.score,
-            explained=explained,
+            explained=bound / (value.norm or 1.0),
             scale=value.scale,
-            is_cancelled=cancelled,
+            is_cancelled=reach.size > 16 * value.norm,
         )
         return by_tests(verdict, seen, list(alone), worst, differing, sources)
 
@@ -537,46 +538,6 @@ class _Judge:
         return Verdict(
             ORIGINATED, reason.originated(seen.pair, value, test, sources, 0.0), error, 0.0, math.inf
         )
-
-    def _error_of(self, argument: Argument) -> float:
-        """The error that an argument likely has."""
-        value = argument.value
-        if value.is_equal or (value.agrees and self._drift == 0):
-            return 0.0  # where something differs, four statistics that agree do not show that nothing does
-        if value.is_odd or value.is_moved:
-            return value.norm
-        if value.is_measured or argument.spot is None:
-            return value.error
-        makers = self._graph.makers(*argument.spot)
-        found = [self._made[m.name, m.slot] for m in makers if (m.name, m.slot) in self._made]
-        if found and len(found) == len(makers):
-            likely = math.fsum(made.error for made in found)
-        else:
-            likely = 1.5 * value.unit * value.norm
-            if (stretch := self._stretches.behind(*argument.spot)) is not None:
-                likely = max(likely, stretch * value.norm)
-        return min(max(value.error, likely), 2 * value.norm)
-
-    def _largest_error(self, argument: Argument, error: float) -> float:
-        """The error that an argument may have: an estimate of it may be too small by chance."""
-        value = argument.value
-        if not value.is_estimated or argument.spot is None:
-            return error
-        makers = self._graph.makers(*argument.spot)
-        found = [self._made[m.name, m.slot] for m in makers if (m.name, m.slot) in self._made]
-        expected = max((made.expected / made.value.norm for made in found if made.value.norm), default=0.0)
-        missed = MISSED * value.norm if value.numbers > kernels.BRIEF_ELEMENTS else 0.0
-        return max(error, min(expected * value.norm, ESTIMATE * error + missed))
-
-    def _unseen(self, value: Difference) -> float:
-        """The error of a value that looks equal: where something differs, it may have been rounded once."""
-        if value.is_equal or self._drift == 0 or not math.isfinite(value.norm):
-            return value.error
-        return max(value.error, value.unit * value.norm)
-
-    def _likely_error(self, value: Difference, likely: float) -> float:
-        """The error that a result has if it was measured, else the one that is likely."""
-        return value.error if value.is_measured else min(max(value.error, likely), 2 * value.norm)
 
     def _reach(
         self, seen: Seen, call: Sequence[Seen], sources: Sequence[Seen], operator: Operator

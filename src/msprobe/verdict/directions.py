@@ -162,10 +162,14 @@ def own_scale_of(
     if not reach.scalings:
         scales = [abs(_reaching(argument.value.scale, argument)) for argument in arguments]
         return value.scale, deviation, UNKNOWN_SCALING * reach.of(scales) / value.norm
-    known = [scale if scale is not None and math.isfinite(scale) else 0.0 for scale in map(_scale, arguments)]
-    pairs = list(zip(reach.scalings, known, strict=True))
-    expected = math.fsum(scaling.degree * scale for scaling, scale in pairs)
-    passed = math.fsum(scaling.slack * abs(scale) for scaling, scale in pairs)
+    expected = passed = 0.0
+    for scaling, argument in zip(reach.scalings, arguments, strict=True):
+        scale, scatter = argument.value.scale, argument.value.scale_deviation
+        if scale and math.isfinite(scale):
+            expected += scaling.degree * scale
+            # One that does not stand out of its standard error is no scaling: the result may have none of it.
+            doubt = abs(scale) if scatter is None else min(FLOOR_DEVIATIONS * scatter, abs(scale))
+            passed += scaling.slack * abs(scale) + abs(scaling.degree) * doubt
     return value.scale - expected, deviation, passed
 
 
@@ -178,10 +182,6 @@ def _carriers(value: Difference) -> float:
     share = value.norm / value.peak if value.peak else 1.0
     least = share * share  # not a power, which raises an error where it leaves the range
     return max(1.0, min(4 * least, float(value.numbers)))
-
-
-def _scale(argument: Argument) -> float | None:
-    return argument.value.scale
 
 
 def _reaching(part: float | None, argument: Argument) -> float:

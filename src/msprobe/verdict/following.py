@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msprobe.name import FORWARD
 from msprobe.operators import Operator
 from msprobe.verdict import reason
-from msprobe.verdict.call_facts import is_output, shows_all
+from msprobe.verdict.call_facts import has_other_count, is_output, shows_all
 from msprobe.verdict.directions import Test, Unlike, rounding_tests
 from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, Verdict
 from msprobe.verdict.sources import Seen
@@ -79,6 +79,9 @@ def shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int,
     if not outputs or operator.changes_state or call[0].pair.place.record.name.direction != FORWARD:
         return True
     if any(is_output(seen) and seen.value.agrees and not shows_all(seen) for seen in call):
+        return True
+    differs = any(verdict.error != 0 for verdict in outputs.values())
+    if differs and any(has_other_count(seen) for seen in call if not is_output(seen)):
         return True
     levels = {verdict.level for verdict in outputs.values()}
     return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})

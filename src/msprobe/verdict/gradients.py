@@ -219,7 +219,7 @@ def _by_spread(own: Argument, given: Backward) -> tuple[Scaling, ...]:
     """In proportion to the gradient and the weight, and divided by the spread of the input."""
     if len(given.gradients) != 1:
         return ()
-    of_input = Scaling(-0.75, 0.25 + UNEVEN)  # less if `eps` is not small beside the spread
+    of_input = Scaling(-0.5, 0.5 + UNEVEN)  # not at all if its mean is another, which has no effect
     others = [each for each in given.arguments if each is not own]
     if len(others) > 2:  # running statistics, too, which may be used or not
         others = []
