@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any, Literal, NamedTuple
 
+from msprobe import kernels
 from msprobe.analyse.measure import EQUAL, Measured, TensorErrors
 from msprobe.dtypes import PLAIN, SINGLE, roundoff
 from msprobe.kernels import Statistics
@@ -23,6 +24,10 @@ _EXACT = 2.0**-50  # sums of the same float64 numbers in another order agree to 
 _ONE_SCALE = 1e-3
 SKETCH_NOISE = 2 * SINGLE  # of the norm: how far the rounding of sums moves the estimate of an error
 _SKETCH_ROUNDING = 4 * SINGLE  # sketches are float32: they do not show how float64 numbers round
+# Of some of a tensor's numbers, a sketch sees none of those that differ once in 20 times if there are as many
+# as three numbers in it. Each may be three times as large as most numbers are.
+MISSED = 3 * math.sqrt(3 / kernels.BRIEF_ELEMENTS)
+_OPPOSITE = -0.9  # the cosine of 16 sums: of tensors that have nothing in common it is 0, give or take 0.25
 _FEW = 16  # numbers, of which statistics that agree by chance say little
 
 
@@ -297,7 +302,10 @@ def _from_sketch(found: Difference, sketched: SketchErrors, golden_norm: float) 
     if found.unit < SINGLE and sketched.relative <= _SKETCH_ROUNDING:
         return found
     error = max(found.error, sketched.relative * golden_norm)
-    return found._replace(sight="sketch", error=error, unequal=None, is_estimated=True)
+    scale = found.scale
+    if scale is not None and sketched.cosine <= _OPPOSITE:
+        scale = -scale - 2  # norms do not show the sign
+    return found._replace(sight="sketch", error=error, scale=scale, unequal=None, is_estimated=True)
 
 
 def _flipped(found: Difference, sketched: SketchErrors) -> Difference:

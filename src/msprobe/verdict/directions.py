@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from msprobe import kernels
 from msprobe.dtypes import SINGLE
-from msprobe.verdict.difference import Difference
+from msprobe.verdict.difference import MISSED, SKETCH_NOISE, Difference
 from msprobe.verdict.tolerance import INNER_ROUNDINGS, OUTPUT_ROUNDINGS, UNKNOWN_SCALING, Argument, Reach
 
 GAIN = 4.0  # times what the table of operators says of an argument's error
@@ -25,6 +26,7 @@ FLOOR = 1.0  # roundings of the result's dtype; one toward zero has a scale erro
 DEVIATIONS = 12.0  # standard errors that a scale error may be from zero
 FLOOR_DEVIATIONS = 4.0  # the same from the floor: errors that are independent are no further
 SPREAD = 4.0  # times the noise that the scale errors of single rows or channels may have
+ESTIMATED_MOST = 2.5  # times that: estimates of a result and of its arguments may be off either way
 CHANCE = 4.0  # standard errors by which the norm of N normal numbers, about sqrt(N), may exceed that
 PEAK = 16.0  # times the root mean square error that one number may be off
 NOISE = 0.25  # of a value: if rounding and the inputs likely make so much of it, its directions say nothing
@@ -104,10 +106,14 @@ def tests_of(
 
 
 def _surprising(value: Difference, likely: float, reach: Reach, arguments: Sequence[Argument]) -> float:
-    """The error that is too large to be likely, if everything was measured: few numbers scatter more."""
-    if value.sight != "content" or any(argument.value.sight == "" for argument in arguments):
+    """The error that is too large to be likely, if it was measured or estimated: few numbers scatter more."""
+    if value.sight not in ("content", "sketch") or any(not argument.value.is_known for argument in arguments):
         return math.inf
-    return reach.most * (1 + CHANCE / math.sqrt(max(value.numbers, 1))) * likely
+    most = reach.most * (1 + CHANCE / math.sqrt(max(value.numbers, 1))) * likely
+    if not value.is_estimated:
+        return most
+    missed = MISSED * value.norm if value.numbers > kernels.BRIEF_ELEMENTS else 0.0
+    return ESTIMATED_MOST * most + SKETCH_NOISE * value.norm + missed
 
 
 def _least(floor: float, deviation: float) -> float:

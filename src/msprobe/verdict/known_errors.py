@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msprobe import kernels
 from msprobe.graph import Graph, Maker
-from msprobe.verdict.difference import Difference
+from msprobe.verdict.difference import MISSED, Difference
 from msprobe.verdict.levels import Made
 from msprobe.verdict.stretches import Stretches
 from msprobe.verdict.tolerance import Argument
@@ -15,9 +15,6 @@ from msprobe.verdict.tolerance import Argument
 # A sum of 16 squares of normal numbers is below a sixth of what is expected once in 100 000 times; its root
 # is below 0.4, and sketches of few large errors scatter more.
 ESTIMATE = 4.0
-# Of some of a tensor's numbers, a sketch sees none of those that differ once in 20 times if there are as many
-# as three numbers in it. Each may be three times as large as most numbers are.
-MISSED = 3 * math.sqrt(3 / kernels.BRIEF_ELEMENTS)
 
 
 class KnownErrors:

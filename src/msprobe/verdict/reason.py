@@ -82,6 +82,8 @@ def originated(pair: Pair, value: Difference, test: Test, sources: Sequence[Seen
 
 def _directed(pair: Pair, value: Difference, test: Test) -> str:
     whole = what(pair, value)
+    if value.scale is not None and value.scale < -1 and test.name in ("scale", "size"):
+        return f"{whole}, and as a whole of the opposite sign"
     if test.name == "scale" and value.scale is not None:
         word = "larger" if value.scale > 0 else "smaller"
         return f"{whole}, and as a whole {_percent(abs(value.scale))} {word} than in the golden run"

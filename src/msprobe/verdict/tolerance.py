@@ -137,7 +137,7 @@ def most_of(operator: Operator) -> float:
     """
     if operator.is_loss:
         return 3.0
-    return math.inf if operator.changes_state else MOST.get(operator.kind, math.inf)
+    return 24.0 if operator.changes_state else MOST.get(operator.kind, math.inf)
 
 
 def spread_of(result: Difference, argument: Argument) -> float:
