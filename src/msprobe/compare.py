@@ -87,7 +87,7 @@ def compare(
 
 
 def tell_strays(found: Sequence[Sequence[Stray]]) -> None:
-    """A name of a mapping file that no recording has is told, never silently passed over."""
+    """Warn of the names in a mapping file that no recording has."""
     for sentence in sentences(found):
         logger().warning(sentence)
 

@@ -101,25 +101,25 @@ class Graph:
             return ".".join((*name.path, key))
         return None if self.is_recorded else self._known_state.get(key_of(leaf))
 
-    def handed_on(self, record: str, slot: str) -> Spot | None:
-        """The argument that an output is: the call changed nothing, such as a cast to the same dtype."""
+    def handed_on(self, record: str, slot: str) -> str | None:
+        """The input that an output is equal to: the call changed nothing, as a cast to its own dtype."""
         leaf = self.leaf(record, slot)
         if leaf is None or (leaf.hash is None and not is_telling(leaf)):
             return None
         given = ((other, self.leaf(record, other)) for other in self._side(record, "input"))
-        return next(((record, other) for other, it in given if it is not None and is_equal(it, leaf)), None)
+        return next((other for other, it in given if it is not None and is_equal(it, leaf)), None)
 
     def state(self, record: str, slot: str) -> Maker | None:
         """The parameter or buffer that a value is, also behind calls that changed nothing."""
-        spot: Spot | None = (record, slot)
-        while spot is not None:
-            leaf = self.leaf(*spot)
+        given: str | None = slot
+        while given is not None:
+            leaf = self.leaf(record, given)
             noted = self._noted(leaf) if leaf is not None else None
             if noted is None or not noted.is_exact:
                 return None
             if noted.kind != "call":
                 return noted if noted.kind in ("parameter", "buffer") else None
-            spot = self.handed_on(noted.name, noted.slot)
+            record, given = noted.name, self.handed_on(noted.name, noted.slot)
         return None
 
     def gradient_makers(self, parameter: str) -> tuple[Maker, ...]:

@@ -108,7 +108,7 @@ class _Side:
         if name in self._paired:
             found.sources.setdefault(self._paired[name], place)
         elif (same := self._graph.handed_on(maker.name, maker.slot)) is not None:
-            yield from (each for each in _tensors(self._records[maker.name]) if each.slot == same[1])
+            yield from (each for each in _tensors(self._records[maker.name]) if each.slot == same)
         elif maker.name not in found.calls:
             found.calls.add(maker.name)
             yield from _tensors(self._records[maker.name])

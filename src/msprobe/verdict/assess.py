@@ -129,10 +129,7 @@ def _leave_to_inner_calls(
     for number, call in enumerate(calls):
         name = str(call[0].pair.place.record.name)
         if name in inside:
-            verdicts[number] = [
-                made_inside(verdict, inside[name]) if is_output(seen) else verdict
-                for seen, verdict in zip(call, verdicts[number], strict=True)
-            ]
+            verdicts[number] = made_inside(call, verdicts[number], inside[name])
 
 
 class _Judge:
@@ -238,10 +235,7 @@ class _Judge:
     def _noted(self, call: Sequence[Seen], verdicts: list[Verdict]) -> list[Verdict]:
         name = str(call[0].pair.place.record.name)
         if name in self._made_in:
-            verdicts = [
-                made_inside(verdict, self._made_in[name]) if is_output(seen) else verdict
-                for seen, verdict in zip(call, verdicts, strict=True)
-            ]
+            verdicts = made_inside(call, verdicts, self._made_in[name])
         elif any(verdict.is_origin for verdict in verdicts):
             self._made_in.update((module, name) for module in self.around(name))
         outputs = [v.error for s, v in zip(call, verdicts, strict=True) if is_output(s)]

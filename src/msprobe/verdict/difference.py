@@ -26,7 +26,7 @@ SKETCH_NOISE = 2 * SINGLE  # of the norm: how far the rounding of sums moves the
 _SKETCH_ROUNDING = 4 * SINGLE  # sketches are float32: they do not show how float64 numbers round
 # Of some of a tensor's numbers, a sketch sees none of those that differ once in 20 times if there are as many
 # as three numbers in it. Each may be three times as large as most numbers are.
-MISSED = 3 * math.sqrt(3 / kernels.BRIEF_ELEMENTS)
+_MISSED = 3 * math.sqrt(3 / kernels.BRIEF_ELEMENTS)
 _OPPOSITE = -0.9  # the cosine of 16 sums: of tensors that have nothing in common it is 0, give or take 0.25
 _FEW = 16  # numbers, of which statistics that agree by chance say little
 
@@ -65,6 +65,11 @@ class Difference(NamedTuple):
     @property
     def is_float(self) -> bool:
         return self.unit > 0
+
+    @property
+    def missed(self) -> float:
+        """The error that a sketch of some of the numbers may not show."""
+        return _MISSED * self.norm if self.numbers > kernels.BRIEF_ELEMENTS else 0.0
 
     @property
     def relative(self) -> float:

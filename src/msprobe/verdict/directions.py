@@ -12,9 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from msprobe import kernels
 from msprobe.dtypes import SINGLE
-from msprobe.verdict.difference import MISSED, SKETCH_NOISE, Difference
+from msprobe.verdict.difference import SKETCH_NOISE, Difference
 from msprobe.verdict.tolerance import INNER_ROUNDINGS, OUTPUT_ROUNDINGS, UNKNOWN_SCALING, Argument, Reach
 
 GAIN = 4.0  # times what the table of operators says of an argument's error
@@ -112,8 +111,7 @@ def _surprising(value: Difference, likely: float, reach: Reach, arguments: Seque
     most = reach.most * (1 + CHANCE / math.sqrt(max(value.numbers, 1))) * likely
     if not value.is_estimated:
         return most
-    missed = MISSED * value.norm if value.numbers > kernels.BRIEF_ELEMENTS else 0.0
-    return ESTIMATED_MOST * most + SKETCH_NOISE * value.norm + missed
+    return ESTIMATED_MOST * most + SKETCH_NOISE * value.norm + value.missed
 
 
 def _least(floor: float, deviation: float) -> float:

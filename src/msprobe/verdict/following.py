@@ -66,10 +66,17 @@ def as_set(verdict: Verdict, setting: Seen) -> Verdict:
     return verdict._replace(level=PASSED_ON, reason=words)
 
 
-def made_inside(verdict: Verdict, culprit: str) -> Verdict:
-    """A module's output is what a call in it made of it."""
-    if verdict.level not in (ORIGINATED, PASSED_ON):
-        return verdict
+def made_inside(call: Sequence[Seen], verdicts: Sequence[Verdict], culprit: str) -> list[Verdict]:
+    """The verdicts of a module whose outputs are what a call in it made of them."""
+    return [
+        _made_by(verdict, culprit)
+        if is_output(seen) and verdict.level in (ORIGINATED, PASSED_ON)
+        else verdict
+        for seen, verdict in zip(call, verdicts, strict=True)
+    ]
+
+
+def _made_by(verdict: Verdict, culprit: str) -> Verdict:
     text = f"{reason.off(verdict.error or 0.0)}, made inside by {culprit}"
     return verdict._replace(level=PASSED_ON, reason=text)
 

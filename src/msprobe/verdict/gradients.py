@@ -221,18 +221,11 @@ def _by_spread(own: Argument, given: Backward) -> tuple[Scaling, ...]:
         return ()
     of_input = Scaling(-0.5, 0.5 + UNEVEN)  # not at all if its mean is another, which has no effect
     others = [each for each in given.arguments if each is not own]
-    if len(others) > 2:  # running statistics, too, which may be used or not
-        others = []
-    return tuple(
-        of_input
-        if each is own
-        else EXACT
-        if each is given.gradients[0] or (others and each is others[0])
-        else UNUSED
-        if others or not any(each is one for one in given.arguments)
-        else CURVED
-        for each in given.all
-    )
+    # Weight and bias; where there are more, running statistics are among them, which may be used or not.
+    of_others = [EXACT, UNUSED][: len(others)] if len(others) <= 2 else [CURVED] * len(others)
+    waiting = iter(of_others)
+    of_arguments = [of_input if each is own else next(waiting) for each in given.arguments]
+    return EXACT, *of_arguments, *(UNUSED for _ in given.results)
 
 
 def _back_attends(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from msprobe import kernels
 from msprobe.graph import Graph, Maker
-from msprobe.verdict.difference import MISSED, Difference
+from msprobe.verdict.difference import Difference
 from msprobe.verdict.levels import Made
 from msprobe.verdict.stretches import Stretches
 from msprobe.verdict.tolerance import Argument
@@ -56,8 +55,7 @@ class KnownErrors:
             return error
         found = self.made_by(self._graph.makers(*argument.spot))
         expected = max((made.expected / made.value.norm for made in found if made.value.norm), default=0.0)
-        missed = MISSED * value.norm if value.numbers > kernels.BRIEF_ELEMENTS else 0.0
-        return max(error, min(expected * value.norm, ESTIMATE * error + missed))
+        return max(error, min(expected * value.norm, ESTIMATE * error + value.missed))
 
     def unseen(self, value: Difference) -> float:
         """The error of a value that looks equal: where something differs, it may have been rounded once."""

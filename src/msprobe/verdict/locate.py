@@ -359,10 +359,10 @@ def _standing(found: Divergence) -> int:
 
 
 def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
-    """Not what comes in different because an earlier step has parted, and the optimizer has taken it in.
+    """Whether an origin tells more than those of earlier steps do.
 
-    Nor what may come of a gradient that differs at all: Adam makes a whole step of each number of it that is
-    zero but for rounding.
+    A parameter that comes in different after an earlier step differed does not: the optimizer has made it so.
+    Adam makes a whole step of each number of a gradient that is zero but for rounding.
     """
     leaf = origin.place.leaf
     earlier = [one for one in found if _number(one.step) < _number(origin.step)]

@@ -61,9 +61,8 @@ _DOUBTFUL_SIZE = 0.05  # of a change that is mostly lost in the rounding of the 
 _OTHER_NORM = 0.5  # of the squared norm: steps in the other direction keep it
 _MOST_NOISE = 0.05  # a gradient that is further off is mostly rounding, and so may be the norm of the change
 _STATISTICS_GAIN = 10.0  # max, min, mean and norm show about a tenth of an error
-_OTHER_EPS = 1e-8 / math.sqrt(
-    0.001
-)  # frameworks add eps before or after the bias correction, of 0.001 at first
+# Frameworks add Adam's eps before or after the bias correction, which is 0.001 in the first step.
+_OTHER_EPS = 1e-8 / math.sqrt(0.001)
 _OTHER_RANKS = 2.0**-20  # the relative error of gradients that other ranks may bring in
 _DECAY_DEVIATIONS = 8.0
 _ALIKE = 0.05  # factors of one setting agree to this
@@ -464,7 +463,7 @@ def _mark(
 
 
 def _doubt(verdicts: list[Verdict], changes: Sequence[Change], step: int | None) -> None:
-    """Say that it cannot be told, of the first change that is far off after a step that was bit-equal."""
+    """Mark the first change that is far off after a step that was bit-equal: it cannot be told why."""
     for change in changes:
         if not change.tells and change.has_gradient and change.size > _DOUBTFUL_SIZE:
             what = f"the change of {change.name} {_in_step(step)} is off by {change.size:.2g} of its size"

@@ -45,7 +45,7 @@ class Stretches:
         self._passages = [_Passage(graph, n, error_of, state) for n, graph in enumerate(graphs) if found]
 
     def of(self, pair: Pair) -> Stretch | None:
-        """Return the stretch that a place stands behind."""
+        """Return the stretch that made the value at a place."""
         if pair.target is None or pair.golden is None:
             return None
         return self._of.get(pair.target.name)
@@ -105,7 +105,7 @@ class Stretches:
     # ---- what is said ----
 
     def maker(self, stretch: Stretch, pair: Pair) -> tuple[int, str, str] | None:
-        """Return the call of a stretch that made what stands behind it: the run, the record and the slot."""
+        """Return the call of a stretch that made the value of a pair: the run, the record and the slot."""
         for number, (passage, calls) in enumerate(zip(self._passages, _calls(stretch), strict=True)):
             place = pair.golden if number else pair.target
             for maker in passage.makers(place) if place is not None else ():
