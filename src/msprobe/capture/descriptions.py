@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from msprobe.adapter import Adapter, Want
@@ -87,12 +87,18 @@ class Descriptions:
 
     def note_changed(self, record: str, changed: Any, outputs: Iterable[Any]) -> None:
         """Note what a call changed in its first argument and did not return, such as `x[0] = y`."""
-        known = set(map(id, outputs))
+        returned = list(outputs)
         for number, tensor in enumerate(tensors_in(changed, self._adapter.is_tensor)):
-            if id(tensor) not in known and self._makers.name_of(tensor) is None:
+            if not self._is_among(tensor, returned) and self._makers.name_of(tensor) is None:
                 slot = "input.0" if tensor is changed else f"input.0.{number}"
                 maker = f"~{slot_name(record, slot)}"  # the argument as it was, and not what became of it
                 self._makers.note(tensor, Seen(None, made(_UNSEEN, maker)))
+
+    def _is_among(self, tensor: Any, others: Sequence[Any]) -> bool:
+        """Whether one of the others is this tensor, perhaps as another object."""
+        return any(each is tensor for each in others) or any(
+            self._makers.coincide(tensor, each) for each in others
+        )
 
     def forget(self) -> None:
         """Whatever is seen from now on may have been changed unnoticed."""

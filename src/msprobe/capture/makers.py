@@ -45,9 +45,9 @@ class Makers:
         memories: dict[int, list[_Named]] = defaultdict(list)
         for kind, name, tensor, shape in states:
             known = weakref.ref(tensor), f"{kind}:{name}"
-            named.setdefault(id(tensor), known)
+            is_first = named.setdefault(id(tensor), known) is known  # of its names
             memories[id(self._adapter.memory_of(tensor))].append(known)
-            if kind == "parameter":
+            if kind == "parameter" and is_first:
                 parameters[shape].append((known[0], name))
         self._named, self._parameters, self._named_memories = named, parameters, memories
 
@@ -79,7 +79,7 @@ class Makers:
         """Who made a tensor whose identity tells nothing, as far as it was noted after `since`."""
         if since == BEFORE_ALL and leaf.shape in self._parameters and not leaf.requires_grad:
             self._name_gradients(leaf.shape)
-            name = self.name_of(tensor)
+            name = self.name_of(tensor) or self.name_of(self._adapter.memory_of(tensor))
             if name is not None:
                 return name
         memory = self._adapter.memory_of(tensor)
@@ -99,6 +99,14 @@ class Makers:
             if _overlap(where, extent):
                 return _sharing(seen.leaf.made_by)
         return next(self._named_in(memory, extent), None)
+
+    def coincide(self, one: Any, other: Any) -> bool:
+        """Whether two tensors lie on the same bytes."""
+        memory = self._adapter.memory_of(one)
+        if memory is None or self._adapter.memory_of(other) is not memory:
+            return False
+        extents = (self._adapter.extent_of(each, None, Leaf("")) for each in (one, other))
+        return len({extent[:2] for extent in extents}) == 1
 
     def forget(self) -> None:
         """Forget who made what; a parameter stays the parameter that it is."""

@@ -12,7 +12,7 @@ from mindspore.communication import GlobalComm, get_local_rank, get_rank
 from msprobe.adapter import Api, Around, Extent, ModuleWatch, Region, Undo
 from msprobe.capture.patch import CustomApis, Place, Shared, replace_places, together
 from msprobe.mindspore import apis, cells, describe, gradients
-from msprobe.mindspore.framework import SHOWS_NODES, executor, no_grad, raise_late_errors
+from msprobe.mindspore.framework import SHOWS_NODES, executor, mark, mark_of, no_grad, raise_late_errors
 from msprobe.mindspore.intercept import Interception
 from msprobe.mindspore.output_gradients import OutputGradients
 from msprobe.mindspore.recompute import watch_recompute
@@ -62,16 +62,17 @@ class MindSporeAdapter:
         return None  # MindSpore counts changes, and tells nobody
 
     def memory_of(self, tensor: Tensor) -> Any:
-        return tensor  # which memory it shares is not asked, because that waits for the device
+        """The tensor itself, or what stands for it; which memory it shares with others nothing tells."""
+        return mark_of(tensor) or tensor
 
     def extent_of(self, tensor: Any, version: Hashable | None, leaf: Leaf) -> Extent:
         return Extent(0, 1, None, None)
 
     def buffers(self, module: Any) -> Iterable[tuple[str, Any, int]]:
-        return ()  # running statistics are parameters
+        return ((name, buffer, buffer.numel()) for name, buffer in self._kind.buffers(module))
 
     def gradient_of(self, parameter: Any) -> Any:
-        return None  # an optimizer is handed gradients, and no parameter holds one
+        return self._gradients.held_by(parameter)
 
     def differentiates(self) -> bool:
         return bool(executor.requires_grad() and executor.enable_grad())
@@ -115,6 +116,8 @@ def _exact(around: Around) -> Around:
         def run(*args: Any, **kwargs: Any) -> Any:
             output = function(*args, **kwargs)
             raise_late_errors()
+            if api.in_place and SHOWS_NODES and args and gradients.is_tensor(args[0]):
+                mark(args[0])  # what such a call returns is the same tensor as another object
             return output
 
         raise_late_errors()

@@ -27,6 +27,7 @@ class Kind(NamedTuple):
     prefix: str  # of their records
     tree: Parts  # all of a model by their paths; the model itself has none
     parameters: Parts  # of one itself, by the names of its attributes
+    buffers: Parts  # the same
     has_hooks: Callable[[Any], bool]  # behind which its inputs are what it computes with
 
 
@@ -36,6 +37,7 @@ CELLS = Kind(
     "Cell",
     lambda cell: cell.cells_and_names(),
     lambda cell: cell._params.items(),
+    lambda cell: (),  # running statistics are parameters
     lambda cell: bool(cell._forward_pre_hook or _begins_graph(cell)),
 )
 
@@ -58,13 +60,15 @@ def _children(model: Any, kind: Kind) -> Iterator[tuple[str, Any]]:
 
 
 def named_state(model: Any, kind: Kind = CELLS) -> Iterator[State]:
-    """The parameters of a model, or of several; running statistics are parameters to MindSpore."""
+    """The parameters and buffers of a model, or of several."""
     for before, root in models.with_prefix(model, kind.plain):
         for path, cell in kind.tree(root):
             around = f"{before}{path}." if path else before
             for name, parameter in kind.parameters(cell):
                 if parameter is not None:
                     yield State("parameter", f"{around}{name}", parameter, tuple(parameter.shape))
+            for name, buffer in kind.buffers(cell):
+                yield State("buffer", f"{around}{name}", buffer, tuple(buffer.shape))
 
 
 def watch_cells(model: Any, watch: ModuleWatch, kind: Kind = CELLS) -> Undo:

@@ -25,6 +25,8 @@ api = _graph_api()
 executor: Any = api._pynative_executor
 no_grad: Any = api._no_grad
 
+_MARK = "msprobe"  # under which a tensor holds its mark
+
 LEAF = 2**64 - 1  # the sequence number of a node that no operator made
 SHOWS_NODES = hasattr(TensorPy, "_grad_node")  # of the graph of backward; since 2.7.1
 
@@ -52,6 +54,27 @@ def hook_gradient(tensor: mindspore.Tensor, hook: Callable[[Any], None]) -> Any:
     handle = _TensorHookHandle(tensor)
     handle.id = TensorPy.register_hook(tensor, hook)
     return handle
+
+
+class Mark:
+    """Stands for a tensor of MindSpore, and is gone when that is: each hook sees it as another object."""
+
+    __slots__ = ("__weakref__",)
+
+
+def mark(tensor: mindspore.Tensor) -> Mark:
+    """The mark of a tensor, which it is given if it has none; no other tensor, no view, ever has it."""
+    found = mark_of(tensor)
+    if found is None:
+        found = Mark()
+        tensor._set_user_data(_MARK, found)
+    return found
+
+
+def mark_of(tensor: mindspore.Tensor) -> Mark | None:
+    """The mark of a tensor; None for all but gradients and what calls have changed in place."""
+    found: Mark | None = tensor._get_user_data(_MARK) if SHOWS_NODES else None
+    return found
 
 
 def release() -> tuple[int, ...]:

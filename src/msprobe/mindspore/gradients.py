@@ -9,6 +9,7 @@ and cut off whoever changes the input in place.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from msprobe.mindspore.framework import (
     executor,
     grad_node,
     hook_gradient,
+    mark,
     no_grad,
     node_key,
     raise_late_errors,
@@ -189,7 +191,7 @@ class Tap:
         return hook
 
     def _gather(self, place: int, share: Tensor | None) -> None:
-        """One of the shares of an input: their sum is told when the last has come."""
+        """Add a share of the gradient of an input; report their sum when the last one has come."""
         shares = self._shares.setdefault(place, [])
         shares.append(share)
         if len(shares) == self._expected[place]:
@@ -197,6 +199,8 @@ class Tap:
 
     def _tell(self, place: int, gradient: Any) -> None:
         self._silent.pop(place, None)
+        if is_tensor(gradient):
+            mark(gradient)  # whoever takes it is handed another object
         self._sink.of_input(place, gradient)
 
     def _begin(self) -> None:
@@ -234,6 +238,9 @@ def _sum(shares: Sequence[Tensor]) -> Tensor:
         return functools.reduce(_add, shares)
 
 
+_Held = tuple["weakref.ref[Tensor]", "weakref.ref[Any]"]  # a parameter, and the mark of its gradient
+
+
 class Gradients:
     """The calls of one adapter whose gradients are wanted."""
 
@@ -241,8 +248,10 @@ class Gradients:
         self._newest = -1
         self._under_way: dict[Tap, None] = {}  # something of their backward has come, and not all
         # Made once and held: after an error MindSpore lets go of it where Python must not free anything.
-        self._at_the_end = functools.partial(finish_all, self._under_way)
+        self._at_the_end = self._finish
         self._removals: list[Undo] = []
+        self._arrived: list[_Held] = []  # in the backward that runs
+        self._held: dict[int, _Held] = {}  # by the id of the parameter
 
     def begin(self, inputs: Sequence[Tensor]) -> Begun:
         begun = Begun(inputs, self._newest)
@@ -263,12 +272,15 @@ class Gradients:
         if not is_differentiable(tensor) or not (info is None or info.requires_grad):
             return None
         fired: list[bool] = []
+        owner = weakref.ref(tensor)  # which holds the hook, and so must not be held by it
 
         def hook(gradient: Any) -> None:
             raise_late_errors()
             if not fired:
                 fired.append(True)
                 callback(gradient)
+                if is_tensor(gradient):
+                    self._arrive(owner, gradient)
 
         handle = hook_gradient(tensor, hook)
 
@@ -281,8 +293,28 @@ class Gradients:
 
         return undo
 
+    def _arrive(self, parameter: weakref.ref[Tensor], gradient: Tensor) -> None:
+        if not self._arrived:
+            executor.queue_backward_final_callback(self._at_the_end)
+        self._arrived.append((parameter, weakref.ref(mark(gradient))))
+
+    def held_by(self, parameter: Tensor) -> Any:
+        """The mark of the gradient that the last backward gave a parameter; None once that is gone.
+
+        While backward runs it is None as well: there a gradient is what a call gave out.
+        """
+        known = self._held.get(id(parameter))
+        return known[1]() if known is not None and known[0]() is parameter else None
+
+    def _finish(self) -> None:
+        """Backward is over."""
+        finish_all(self._under_way)
+        arrived, self._arrived = self._arrived, []
+        known = {key: each for key, each in self._held.items() if each[1]() is not None}
+        self._held = known | {id(each[0]()): each for each in arrived}
+
     def settle(self) -> None:
         """No backward runs: what has not come is not coming, and hooks that have fired can be taken off."""
-        finish_all(self._under_way)
+        self._finish()
         while self._removals:
             self._removals.pop()()

@@ -49,15 +49,13 @@ class MSAdapter(MindSporeAdapter):
                 "Module",
                 lambda module: module.named_modules(),
                 lambda module: module.named_parameters(recurse=False),
+                lambda module: module.named_buffers(recurse=False),
                 lambda module: bool(module._forward_pre_hooks),
             )
         )
 
-    def buffers(self, module: Any) -> Iterable[tuple[str, Any, int]]:
-        return ((name, buffer, buffer.numel()) for name, buffer in module.named_buffers(recurse=False))
-
     def gradient_of(self, parameter: Any) -> Any:
-        return parameter.grad
+        return parameter.grad if parameter.grad is not None else super().gradient_of(parameter)
 
     def places(self) -> Iterable[Place]:
         return msadapter_apis.places(_torch)

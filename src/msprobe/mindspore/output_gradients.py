@@ -26,7 +26,7 @@ class _Given(NamedTuple):
 
 
 class _Tap:
-    """The hooks of one call; its record is complete when each of its outputs has told its gradient."""
+    """The hooks of one call; its record is complete when the gradient of each output has come."""
 
     def __init__(self, sink: GradientSink, inputs: int, under_way: dict[_Tap, None]) -> None:
         self._sink = sink
@@ -76,6 +76,9 @@ class OutputGradients(Gradients):
 
     def attach(self, begun: Any, outputs: Sequence[Any], sink: GradientSink) -> bool:
         return _Tap(sink, begun.number, self._taps).attach(begun, outputs)
+
+    def _arrive(self, parameter: Any, gradient: Any) -> None:
+        """Nothing marks a gradient, and so nobody knows it again."""
 
     def settle(self) -> None:
         for tap in list(self._taps):
