@@ -218,6 +218,24 @@ def test_a_mask_is_nobodys_overflow(probe: Probe, number: int) -> None:
     assert lines(probe) == []
 
 
+@pytest.mark.spec("C091", "PT")
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_an_infinite_bound_of_clipping_is_meant(probe: Probe, level: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    debugger = start(probe, 1, level, model)
+    model(torch.ones(2, 3)).sum().backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), math.inf)  # only measures
+    finish(probe, debugger)
+    assert norm.isfinite() and lines(probe) == []
+
+
+def test_an_infinite_factor_elsewhere_is_not_meant(probe: Probe) -> None:
+    debugger = start(probe)
+    torch.ones(3) * math.inf
+    finish(probe, debugger)
+    assert verdicts(probe) == {"Tensor.__mul__.0.forward": "entered"}
+
+
 class Scaled(nn.Module):
     """Its weight is called as the keyword that calls are told to overwrite."""
 

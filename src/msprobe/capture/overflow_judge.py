@@ -64,7 +64,7 @@ class Judge:
         found = NONE.union(*map(kinds_of, made))
         flagged = bool(self._flag())
         opinion = (
-            self._of_forward(name, given, made, found)
+            self._of_forward(record, given, made, found)
             if name.direction == FORWARD
             else self._of_gradients(name, given)
         )
@@ -80,8 +80,11 @@ class Judge:
         """Of gradients of parameters that are not finite, when backward is over."""
         return PASSED_ON if name.owner in self._owners else PRODUCER
 
-    def _of_forward(self, name: CallName, given: list[Leaf], made: list[Leaf], found: Kinds) -> Opinion:
-        inputs = [Seen(kinds, self._excuse(name, leaf, kinds)) for leaf in given if (kinds := kinds_of(leaf))]
+    def _of_forward(self, record: Record, given: list[Leaf], made: list[Leaf], found: Kinds) -> Opinion:
+        name = record.name
+        inputs = [
+            Seen(kinds, self._excuse(record, leaf, kinds)) for leaf in given if (kinds := kinds_of(leaf))
+        ]
         opinion = judge(name, inputs, found)
         if name.is_module and opinion.verdict == PRODUCER and all(map(_is_excused, made)):
             opinion = Opinion(excused=found)  # a call inside gave them
@@ -90,9 +93,9 @@ class Judge:
             self._owners.add(name.owner)
         return opinion
 
-    def _excuse(self, name: CallName, leaf: Leaf, kinds: Kinds) -> Kinds:
+    def _excuse(self, record: Record, leaf: Leaf, kinds: Kinds) -> Kinds:
         if not leaf.is_tensor:
-            return excuse_of_number(name, kinds)
+            return excuse_of_number(record.name, kinds, record.parent)
         excused = leaf.excused if isinstance(leaf, Held) else None
         return MASKED if excused is None else excused
 

@@ -21,6 +21,7 @@ Kinds: TypeAlias = frozenset[str]  # of numbers that are not finite; which they 
 NAN, INF, MINUS_INF = "nan", "inf", "-inf"
 NONE: Kinds = frozenset()
 ANY: Kinds = frozenset({NAN, INF, MINUS_INF})
+_CLIPPING = "clip_grad"  # the parent of calls that clip gradients
 MASKED: Kinds = frozenset({MINUS_INF})  # what a mask holds that was made elsewhere, and no accident does
 
 
@@ -58,9 +59,13 @@ def _kinds_of_number(value: float) -> Kinds:
     return frozenset({NAN if value != value else INF if value > 0 else MINUS_INF})
 
 
-def excuse_of_number(name: CallName, kinds: Kinds) -> Kinds:
-    """A number that a program writes into a call: -inf is a mask everywhere, inf only where it fills."""
-    return (kinds - {NAN}) if operator_of(name).fills else kinds & MASKED
+def excuse_of_number(name: CallName, kinds: Kinds, parent: str | None = None) -> Kinds:
+    """Return what is meant of a number that a program writes into a call.
+
+    -inf is a mask everywhere. inf is meant where it fills, and where gradients are clipped: a largest norm of
+    inf clips nothing.
+    """
+    return (kinds - {NAN}) if operator_of(name).fills or parent == _CLIPPING else kinds & MASKED
 
 
 def judge(name: CallName, inputs: Iterable[Seen], found: Kinds) -> Opinion:
