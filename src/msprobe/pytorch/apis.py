@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -70,7 +70,7 @@ def _load(path: Path, _packages: frozenset[str]) -> Apis:
     replaced: list[Place] = []
     for section, (where, prefix) in _SECTIONS.items():
         holder = _holder(where)
-        for name in sections.get(section, ()) if holder is not None else ():
+        for name in _documented_first(holder, sections.get(section, ())) if holder is not None else ():
             owner, attribute = _resolve(holder, name)
             function = getattr(owner, attribute, None)
             api = Api(
@@ -103,6 +103,19 @@ def by_owner(path: Path = SUPPORT_LIST) -> dict[str, Callable[..., Any]]:
             if callable(function):
                 found[call_owner(prefix, _called(prefix, name))] = function
     return found
+
+
+def _documented_first(holder: Any, names: Iterable[str]) -> list[str]:
+    """The names of a section, those that torch does not document last.
+
+    Of two names for one function, such as mm and dsmm, the call does not tell which was used.
+    """
+
+    def is_undocumented(name: str) -> bool:
+        owner, attribute = _resolve(holder, name)
+        return not getattr(getattr(owner, attribute, None), "__doc__", None)
+
+    return sorted(names, key=is_undocumented)
 
 
 def _resolve(holder: Any, name: str) -> tuple[Any, str]:
