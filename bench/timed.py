@@ -1,6 +1,7 @@
 """The part of a measured training run that is the same for every framework and tool.
 
-A run prints one JSON line: how long the measured steps took until all was on disk, and the peak memory.
+A run prints one JSON line: how long the measured steps took until all was on disk, their CPU
+time, and the peak memory.
 """
 
 import argparse
@@ -58,12 +59,13 @@ def train(given: argparse.Namespace, step: Callable[[bool], float]) -> None:
     recording = given.tool not in ("plain", "off")
     if recording:
         step(True)  # the first recorded step pays for imports and caches; it is not measured
-    given.measured["began"] = time.monotonic()
+    given.measured["began"], given.measured["cpu"] = time.monotonic(), time.process_time()
     for _ in range(given.steps):
         given.measured["loss"] = step(recording)
 
 
 def _report(measured: dict[str, float]) -> None:
     measured["seconds"] = time.monotonic() - measured.pop("began")
+    measured["cpu"] = time.process_time() - measured["cpu"]
     measured["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps(measured), flush=True)
