@@ -3,6 +3,8 @@
 PYTHON ?= python3
 TORCH  := 2.13.0
 TORCHVISION := 0.28.0
+TRANSFORMERS := 5.23.0
+TIMM := 1.0.31
 MINDSPORE := 2.10.0
 # Two that bring a torch that computes with MindSpore, and the last MindSpore that both run with.
 MINDNLP := 0.5.1
@@ -36,7 +38,7 @@ MSA_PY    := .venv-msadapter/bin/python
 MSA_MADE  := .venv-msadapter/.frameworks-$(MINDSPORE_OF_BOTH)-$(MINDNLP)-$(MSADAPTER)-$(PLACE)
 MSA_READY := .venv-msadapter/.ready-$(PLACE)
 TRUTH_PY    := .venv-truth/bin/python
-TRUTH_READY := .venv-truth/.ready-$(TORCH)-$(TORCHVISION)-$(PLACE)
+TRUTH_READY := .venv-truth/.ready-$(TORCH)-$(TRANSFORMERS)-$(TIMM)-$(PLACE)
 INCUMBENT := $(INCUMBENTS:%=.venv-%/.ready-$(PLACE)) $(INCUMBENTS:%=.venv-%-mindspore/.ready-$(PLACE))
 
 BUILT_FROM := pyproject.toml $(wildcard setup.py) $(wildcard src/msprobe/*.[ch])
@@ -190,8 +192,8 @@ $(TRUTH_READY): | tools/venv.sh
 	@echo "Making .venv-truth with torch $(TORCH), transformers and timm; this takes a few minutes once ..."
 	@sh tools/venv.sh .venv-truth $(PYTHON)
 	$(TRUTH_PY) $(PIP) torch==$(TORCH)
-	$(TRUTH_PY) $(PIP) transformers pillow 'numpy>=1.26' 'pydantic>=2.10' 'pyyaml>=6' 'isal>=1.6' 'xxhash>=3.4'
-	$(TRUTH_PY) $(PIP) --no-deps timm torchvision==$(TORCHVISION)
+	$(TRUTH_PY) $(PIP) transformers==$(TRANSFORMERS) pillow 'numpy>=1.26' 'pydantic>=2.10' 'pyyaml>=6' 'isal>=1.6' 'xxhash>=3.4'
+	$(TRUTH_PY) $(PIP) --no-deps timm==$(TIMM) torchvision==$(TORCHVISION)
 	@touch $@
 
 .venv-%/.ready-$(PLACE): | tools/venv.sh

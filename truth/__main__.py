@@ -37,7 +37,7 @@ from truth.judging import (
 from truth.recordings import Recordings
 from truth.report import failures, kept, table, write_outcomes, write_page
 
-PARTS = ("kernels", "sound", "planted", "ports", "checks", "shared")
+PARTS = ("kernels", "sound", "planted", "ports", "mindspore", "checks", "shared")
 
 
 def main() -> int:

@@ -200,6 +200,7 @@ ARCHITECTURES = {
         {**STAGES, "num_stages": 2, "hidden_sizes": [16, 24], "patch_size": 4},
         "pictures",
         has_attention_choice=False,
+        can_checkpoint=False,
     ),
     "timm_vit": Architecture(
         "timm:vit_tiny_patch16_224",

@@ -182,7 +182,9 @@ def _near(number: int, calls: list[str], parents: dict[str, Any]) -> Iterator[st
     if parent:
         yield from _both(parent)
     yield from _both(call) if call.startswith(MODULES) else ()
-    following = (name for name in calls[number + 1 :] if name.startswith(MODULES))
+    following = [name for name in calls[number + 1 :] if name.startswith(MODULES)]
+    if not backward and not any(".forward" in name for name in following):
+        backward = True  # the last call forward: what comes next is a gradient
     for name in following:
         if backward == (".forward" not in name):
             yield from _both(name)

@@ -44,15 +44,16 @@ def _loss(name: str, model: nn.Module, batch: dict[str, Any], change: str | None
     return loss_of(name, model, batch)
 
 
-# What goes wrong outside of the model: the calls follow from the loss of each family.
+# What goes wrong outside of the model: the calls follow from the loss of each family. The labels are rolled
+# by a call that is recorded too, so that it may be named as well as the first one that is given its result.
 OUTSIDE = {
     "labels": {
-        "llama": r"Functional\.(pad|cross_entropy)\.0\.forward|Tensor\.to\.13\.forward",
-        "gpt2": r"Functional\.(pad|cross_entropy)\.0\.forward|Tensor\.to\.1\.forward",
-        "bert": r"Functional\.cross_entropy\.0\.forward",
-        "vit": r"(Functional\.cross_entropy\.0|Tensor\.to\.1)\.forward",
-        "resnet": r"(Functional\.cross_entropy\.0|Tensor\.to\.1)\.forward",
-        "timm_vit": r"Functional\.cross_entropy\.0\.forward",
+        "llama": r"(Functional\.(pad|cross_entropy)|Tensor\.roll)\.0\.forward|Tensor\.to\.13\.forward",
+        "gpt2": r"(Functional\.(pad|cross_entropy)|Tensor\.roll)\.0\.forward|Tensor\.to\.1\.forward",
+        "bert": r"(Functional\.cross_entropy|Tensor\.roll)\.0\.forward",
+        "vit": r"(Functional\.cross_entropy\.0|Tensor\.(to\.1|roll\.0))\.forward",
+        "resnet": r"(Functional\.cross_entropy\.0|Tensor\.(to\.1|roll\.0))\.forward",
+        "timm_vit": r"(Functional\.cross_entropy|Tensor\.roll)\.0\.forward",
     },
     "reduction": {
         "timm_vit": r"Functional\.cross_entropy\.0\.forward",
