@@ -18,6 +18,7 @@ from msprobe.garbage import uncollected
 from msprobe.pairing.mapping import NO_MAPPINGS, Mappings
 from msprobe.pairing.strays import Stray, strays
 from msprobe.plural import counted
+from msprobe.record import Recording
 from msprobe.report.answer import alignment, answer
 from msprobe.report.files import Wanted, Written, name_of, write_files, write_next, write_overview
 from msprobe.report.saved_mapping import Mapped, mapped_calls, mapped_places, write_data_mapping
@@ -178,7 +179,7 @@ def _all(pairs: Pairs, wanted: Wanted, options: Options, progress: Progress | No
 class _Part(NamedTuple):
     """Some steps of one rank, one after another."""
 
-    before: tuple[Source, Source] | None  # the step before the first of them
+    before: list[tuple[Source, Source]]  # up to two steps before the first of them
     steps: list[tuple[int, tuple[Source, Source], str]]  # the number among all pairs, the pair, its mark
 
 
@@ -191,7 +192,8 @@ def _parts(pairs: Pairs, marks: Sequence[str], jobs: int) -> list[_Part]:
     found = []
     for steps in ranks.values():
         for start in range(0, len(steps), most):
-            found.append(_Part(steps[start - 1][1] if start else None, steps[start : start + most]))
+            before = [pair for _, pair, _ in steps[max(start - 2, 0) : start]]
+            found.append(_Part(before, steps[start : start + most]))
     return found
 
 
@@ -207,13 +209,45 @@ def _some(
     progress: Progress | None = None,
 ) -> Iterator[tuple[int, _Done]]:
     """Compare steps of one rank, each with what the one before has left."""
-    state = None
-    if part.before is not None:
-        state = state_of(store.read_one(part.before[0].path), store.read_one(part.before[1].path))
+    state = _left_by(part.before, options)
     for number, pair, mark in part.steps:
         keeps = len(siblings) > 1 and number != part.steps[-1][0]
         done, state = _one(wanted, options, siblings, pair, mark, state, keeps, progress)
         yield number, done
+
+
+def _left_by(steps: Sequence[tuple[Source, Source]], options: Options) -> StepState | None:
+    """Return what a step has left, given it and the step before it: another process reports on them.
+
+    What its parameters changed by is known only from both.
+    """
+    state = None
+    for number, (ours, theirs) in enumerate(steps):
+        target, golden = store.read_one(ours.path), store.read_one(theirs.path)
+        if number == 0:
+            state = state_of(target, golden)
+            continue
+        state = _compared(target, golden, options, state).next_state()
+    return state
+
+
+def _compared(
+    target: Recording,
+    golden: Recording,
+    options: Options,
+    before: StepState | None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare one rank at one step as the options say."""
+    return compare_recordings(
+        target,
+        golden,
+        fuzzy=options.fuzzy,
+        mappings=options.mappings,
+        as_specified=options.as_specified,
+        progress=progress,
+        before=before,
+    )
 
 
 def _quiet() -> None:
@@ -241,15 +275,7 @@ def _one(
         target = store.read_one(pair[0].path, stack=options.stack)
         store.must_be_of(target, options.framework)
         golden = store.read_one(pair[1].path)
-        comparison = compare_recordings(
-            target,
-            golden,
-            fuzzy=options.fuzzy,
-            mappings=options.mappings,
-            as_specified=options.as_specified,
-            progress=progress,
-            before=before,
-        )
+        comparison = _compared(target, golden, options, before, progress)
         if options.replay is not None:
             comparison = options.replay(comparison)
         culprit = comparison.located.culprit
