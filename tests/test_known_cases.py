@@ -117,6 +117,37 @@ def test_a_gradient_that_no_parameter_needs_is_no_fault(tmp_path: Path, level: s
     assert "all tensors that both runs have are equal" in found.words
 
 
+# ---- arguments that come from another call ----
+
+
+def wired(second: str, rows: int) -> Run:
+    """A sum of two layers' results; `second`: which of them is added to the first."""
+
+    def run() -> tuple[nn.Module, list[Step]]:
+        model = nn.ModuleDict({"a": nn.Linear(8, 16), "b": nn.Linear(8, 16), "c": nn.Linear(16, 4)})
+        x, y = torch.randn(6, 8), torch.randn(rows, 8)
+
+        def step() -> None:
+            made = {"a": model["a"](x), "b": model["b"](y)}
+            model["c"](torch.tanh(made["a"] + made[second])).square().sum().backward()
+
+        return model, [step]
+
+    return run
+
+
+@each_task
+@each_call_level
+@pytest.mark.parametrize("rows", [6, 1], ids=["one shape", "another shape"])
+def test_an_argument_that_another_call_made_is_named(
+    tmp_path: Path, task: str, level: str, rows: int
+) -> None:
+    found = compared(tmp_path, wired("a", rows), wired("b", rows), task, level)
+    assert found.named == "Tensor.__add__.0.forward.input.1"
+    assert "comes from Functional.linear.0.forward, in the golden run from Functional.linear.1" in found.words
+    assert "--align pairs" not in found.words
+
+
 # ---- shapes ----
 
 

@@ -259,7 +259,7 @@ def test_a_rotation_in_half_precision_is_named(tmp_path: Path, task: str, level:
 def test_a_softmax_without_its_float_is_named(tmp_path: Path, task: str, level: str) -> None:
     golden = net(torch.bfloat16, attention="by hand", **{"wide softmax": True})
     found = compared(tmp_path, net(torch.bfloat16, attention="by hand"), golden, task, level)
-    assert found.named == "Torch.softmax.0.forward.input.0"
+    assert found.named == "Torch.softmax.0.forward.output.0"
     assert "precision is lost here: bfloat16 where the golden run has float32" in found.words
 
 

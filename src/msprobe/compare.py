@@ -37,6 +37,7 @@ from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
 from msprobe.verdict.assess import assess
 from msprobe.verdict.comparison import Comparison, Outcome
+from msprobe.verdict.coverage import unjudged_ends
 from msprobe.verdict.locate import locate
 from msprobe.verdict.optimizer import StepState, judge_changes
 from msprobe.verdict.table_rows import TableRows
@@ -148,9 +149,12 @@ def compare_recordings(
     judged_findings = findings if is_one else _judged_findings(mode, judged, findings, target, golden)
     graphs = Graph(target), Graph(golden)
     unpaired = stretches(judged, target, golden, graphs)
-    verdicts, precision = assess(judged_findings, graphs, unpaired)
+    verdicts, precision, unequal = assess(judged_findings, graphs, unpaired)
     verdicts, changes = judge_changes(before, graphs, judged_findings, verdicts)
-    located = locate(target, golden, mode, judged_findings, verdicts, notes=pairing.notes)
+    gap = unjudged_ends(graphs[0], judged_findings, verdicts)
+    located = locate(
+        target, golden, mode, judged_findings, verdicts, unequal=unequal, notes=pairing.notes, gap=gap
+    )
     if not is_one:
         rows = TableRows(table, judged)
         verdicts, located = rows.verdicts(verdicts), rows.located(located)

@@ -98,9 +98,9 @@ def judge_kernels(pairs: Sequence[KernelPair], mode: str, target: Dumped, golden
         )
         for n in order
     ]
-    verdicts, precision = assess(findings, (Graph(ours.recording), Graph(theirs.recording)))
+    verdicts, precision, unequal = assess(findings, (Graph(ours.recording), Graph(theirs.recording)))
     verdicts = list(_settled(findings, verdicts))
-    located = locate(ours.recording, theirs.recording, mode, findings, verdicts)
+    located = locate(ours.recording, theirs.recording, mode, findings, verdicts, unequal=unequal)
     comparison = Comparison(ours.recording, theirs.recording, mode, findings, verdicts, located, precision)
     by_pair = dict(zip(order, verdicts, strict=True))
     return JudgedKernels(comparison, [by_pair[n] for n in range(len(pairs))])

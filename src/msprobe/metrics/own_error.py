@@ -1,4 +1,4 @@
-"""Which of two runs is at fault in a call: each result is compared with the same call in float64.
+"""Compare the result of a call in each run with the same call in float64, to say which run is at fault.
 
 The error of a result beside f64(its own inputs) is the call's own: nothing that went in is part of it. With
 unit roundoff u of the result's dtype, u32 of float32, in which hardware adds up, K summands and S the norm

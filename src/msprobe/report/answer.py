@@ -66,6 +66,8 @@ def headline(outcomes: Sequence[Outcome]) -> str:
     if any(outcome.located.uncertain for outcome in outcomes):
         start = "It cannot be told whether the runs diverge"
         return f"{start}: {compared} compared, and no call is clearly at fault."
+    if gap := next((outcome.located.gap for outcome in outcomes if outcome.located.gap), ""):
+        return f"It cannot be told whether the runs diverge: {compared} compared, and {gap}."
     if all(outcome.levels[SAME] == outcome.places for outcome in outcomes):
         return f"No divergence: {compared} compared, and all are equal."
     if all(outcome.located.not_equal is None for outcome in outcomes):

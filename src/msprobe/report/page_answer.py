@@ -45,7 +45,7 @@ def answer_section(comparison: Comparison, outcome: Outcome, next_config: str) -
     """The answer as HTML; every text in it is escaped."""
     located = comparison.located
     divergence = located.culprit or located.first
-    kind = "fine" if outcome.judged else "unknown"
+    kind = "unknown" if not outcome.judged else "uncertain" if located.gap else "fine"
     if divergence is not None:
         kind = "culprit" if located.culprit is not None else "refuted" if located.origins else "uncertain"
     lines = [

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msprobe.analyse.judge import Finding
 from msprobe.dtypes import SINGLE
-from msprobe.graph import Graph, Maker
+from msprobe.graph import Graph
 from msprobe.graph_order import in_order
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
@@ -21,7 +21,6 @@ from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
     arguments_of,
     coarsest,
-    content,
     flipped_by_decisions,
     follows_from_dtype,
     has_other_count,
@@ -31,7 +30,6 @@ from msprobe.verdict.call_facts import (
     plain_numbers,
     position_of,
     reaches_out,
-    spot_of,
     unjudged_reason,
 )
 from msprobe.verdict.difference import SKETCH_NOISE
@@ -49,7 +47,6 @@ from msprobe.verdict.directions import (
 )
 from msprobe.verdict.following import as_set, beside_others, by_tests, made_inside, shows_effect, unexcused
 from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
-from msprobe.verdict.known_errors import KnownErrors
 from msprobe.verdict.levels import (
     CANNOT_TELL,
     ENTERED,
@@ -62,9 +59,11 @@ from msprobe.verdict.levels import (
     Verdict,
 )
 from msprobe.verdict.one_sided import OneSided, gradients_wanted, paired_calls
+from msprobe.verdict.origins import DRIFT_GAIN, Origin, Origins
+from msprobe.verdict.other_form import excused
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
-from msprobe.verdict.stretches import Stretches, lone_place, spot_of_pair
+from msprobe.verdict.stretches import lone_place
 from msprobe.verdict.tolerance import (
     OUTPUT_ROUNDINGS,
     Argument,
@@ -74,7 +73,6 @@ from msprobe.verdict.tolerance import (
     usual_rounding,
 )
 
-DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
 COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
 
 
@@ -86,6 +84,7 @@ class Assessed(NamedTuple):
 
     verdicts: list[Verdict]  # one for each finding
     precision: Precision | None  # the whole run computes in a coarser dtype
+    unequal: frozenset[int]  # the numbers of the findings of tensors that are known not to be bit-equal
 
 
 def assess(
@@ -113,7 +112,25 @@ def assess(
                 found[place] = judge.blamed[key]
             elif id(one.pair) in unlike and found[place].level in (ROUNDING, PASSED_ON):
                 found[place] = beside_others(found[place], unlike[id(one.pair)])
-    return Assessed([verdict for found in verdicts for verdict in found], coarser.fact)
+    flat = [verdict for found in verdicts for verdict in found]
+    for number, verdict in excused([finding.pair for finding in findings], flat, graphs).items():
+        flat[number] = verdict
+    return Assessed(
+        flat,
+        coarser.fact,
+        frozenset(n for n, one in enumerate(one for call in seen for one in call) if _is_unequal(one)),
+    )
+
+
+def _is_unequal(seen: Seen) -> bool:
+    """Whether both runs have a tensor here, and its bits are known to differ."""
+    leaf = seen.pair.place.leaf
+    return (
+        seen.value.is_equal is False
+        and seen.value.sight != "one side"
+        and leaf is not None
+        and leaf.is_tensor
+    )
 
 
 def _leave_to_inner_calls(
@@ -144,20 +161,17 @@ class _Judge:
         stretches: Sequence[Stretch],
     ) -> None:
         self._sources = Sources(calls)
-        self._graph = graphs[0]
         is_coarser = coarser.fact is not None
-        self._stretches = Stretches(stretches, graphs, self._relative_error, is_coarser=is_coarser)
-        self._errors = KnownErrors(self._graph, self._stretches)
-        self._golden_errors: dict[tuple[str, str], float] = {}  # by record and slot of the golden run
-        self.blamed: dict[tuple[int, str, str], Verdict] = {}  # calls without a counterpart that are at fault
-        self._at_fault: set[int] = set()  # the ids of the stretches that they are in
+        self._origins = Origins(self._sources, graphs, stretches, is_coarser=is_coarser)
+        self._errors, self._stretches = self._origins.errors, self._origins.stretches
+        self.blamed = self._origins.blamed
+        self._at_fault: set[int] = set()  # the ids of the stretches whose calls are blamed
         self._one_sided = one_sided
         self._coarser = coarser
         self._set_otherwise: set[CallName] = set()  # forward calls of which a setting that differs shows
         self.scales: list[ScaleError] = []
         self._likely: dict[int, float] = {}  # by the id of a pair of this call: the error that it likely has
         self._expected: dict[int, float] = {}  # by the same: what rounding and the arguments usually make
-        self._shown: dict[object, Made] = {}  # by content: the same, for recordings that name no makers
         self._parents = {
             str(call[0].pair.place.record.name): call[0].pair.place.record.parent for call in calls
         }
@@ -197,6 +211,8 @@ class _Judge:
                 key: as_set(verdict, settings[0]) if verdict.level == ORIGINATED else verdict
                 for key, verdict in outputs.items()
             }
+        elif name.direction == BACKWARD:
+            outputs = {key: _with_setting(verdict, sources) for key, verdict in outputs.items()}
         has_reach = reaches_out(operator, call)
         verdicts = []
         for seen in call:
@@ -205,13 +221,26 @@ class _Judge:
             else:
                 has_effect = has_reach and (shows or not is_setting(seen))
                 verdict = self._input(seen, call, has_reach, operator, has_effect=has_effect)
-                if verdict.level == ENTERED and is_setting(seen) and not shows and not _reshapes(seen, call):
-                    words = f"{reason.what(seen.pair, seen.value)}; the outputs show no effect"
-                    verdict = verdict._replace(level=PASSED_ON, reason=words)
+                if verdict.level == ENTERED and is_setting(seen) and not shows:
+                    verdict = self._without_effect(seen, call, verdict)
             if id(seen.pair) in self._coarser.lost and not verdict.is_origin:
                 verdict = self._lost(seen, verdict)
             verdicts.append(verdict)
         return self._noted(call, verdicts)
+
+    def _without_effect(self, seen: Seen, call: Sequence[Seen], verdict: Verdict) -> Verdict:
+        """The verdict of a setting that differs, if rounding and other arguments explain all outputs.
+
+        A number that somebody wrote down as another one is named all the same where outputs are not
+        bit-equal: rounding hides what it does. One that was computed from tensors may be off by rounding.
+        So is a parameter that only one run gives, such as a weight of ones: the other run cannot train it.
+        """
+        computed = max(COMPUTED, OUTPUT_ROUNDINGS * coarsest(call))
+        is_written = seen.value.is_float and seen.value.sight == "value" and seen.value.relative > computed
+        if is_written or _reshapes(seen, call) or self._origins.is_parameter_of_one_run(seen):
+            return verdict
+        words = f"{reason.what(seen.pair, seen.value)}; the outputs show no effect"
+        return verdict._replace(level=PASSED_ON, reason=words)
 
     def _settings(self, call: Sequence[Seen], sources: Sequence[Seen]) -> list[Seen]:
         """The settings that differ and may explain the outputs: those of the call, or of its forward call.
@@ -250,11 +279,7 @@ class _Judge:
             if is_output(seen) and seen.pair.target is not None and seen.value.is_known:
                 likely = self._likely.pop(id(seen.pair), self._errors.unseen(seen.value))
                 expected = self._expected.pop(id(seen.pair), 0.0)
-                made = self._errors.made[spot_of(seen)] = Made(seen.value, verdict, likely, expected)
-                if (other := seen.pair.golden) is not None:
-                    self._golden_errors[str(other.record.name), other.slot] = made.relative
-                if not seen.value.agrees and (known := content(seen.pair)) is not None:
-                    self._shown[known] = made
+                self._origins.note(seen, Made(seen.value, verdict, likely, expected))
         return verdicts
 
     # ---- what goes in ----
@@ -281,7 +306,7 @@ class _Judge:
         is_plain = leaf is not None and not leaf.is_tensor
         what = reason.what(seen.pair, value)
         verdict = Verdict(PASSED_ON, "", error, tolerance, score, scale=value.scale)
-        origin = Origin(False, "") if is_plain else self._origin(seen)
+        origin = Origin(False, "") if is_plain else self._origins.of(seen)
         if origin.explains:
             return verdict._replace(reason=f"{what}, {origin.words}", is_cancelled=origin.is_cancelled)
         if value.sight == "one side" and seen.pair.place.record.name.direction != FORWARD:
@@ -308,81 +333,6 @@ class _Judge:
         is_backward = call[0].pair.place.record.name.direction == BACKWARD
         return is_backward and any(not s.value.agrees for s in chosen)
 
-    def _origin(self, seen: Seen) -> Origin:
-        """Where a tensor that differs comes from, and whether that explains it."""
-        if seen.pair.target is None:
-            return Origin(False, "")
-        record, slot = spot_of(seen)
-        makers = self._graph.makers(record, slot)
-        named = next((maker for maker in makers if maker.kind in ("parameter", "buffer")), None)
-        if named is not None:
-            return Origin(True, _named(named))
-        stretch = self._stretches.of(seen.pair)
-        if stretch is not None:
-            return self._through(stretch, seen)
-        gradient = next((maker for maker in makers if maker.kind == "gradient"), None)
-        if gradient is not None:
-            makers = self._graph.gradient_makers(gradient.name)
-        found = self._errors.made_by(makers)
-        if not makers and content(seen.pair) in self._shown:
-            shown = self._shown[content(seen.pair)]
-            return Origin(True, "as an earlier call made it", True, shown.verdict.is_cancelled, shown.error)
-        if not found or len(found) < len(makers):
-            state = self._graph.state(record, slot)
-            return Origin(True, _named(state)) if state is not None else Origin(False, _unpaired(makers))
-        words = (
-            f"as {makers[0].name} made it" if len(makers) == 1 else f"as {makers[0].name} and others made it"
-        )
-        value = seen.value
-        if value.sight == "shape" or value.is_odd:
-            explains = any(made.value.sight == "shape" or made.value.is_odd for made in found)
-            return Origin(True, words if explains else _changed(makers), explains)
-        if all(made.value.agrees for made in found):
-            return Origin(True, _changed(makers))
-        total = math.fsum(made.error for made in found)
-        gain = 1.5 if len(makers) == 1 and makers[0].is_exact and gradient is None else GAIN
-        relative = max(made.relative for made in found)
-        if value.is_float:
-            limit = max(gain * total, gain * relative * value.norm) + unit_tolerance(value) * value.norm
-            explains = value.error <= limit or relative == math.inf
-        else:
-            explains = True
-        cancelled = any(made.verdict.is_cancelled for made in found)
-        return Origin(True, words if explains else _changed(makers), explains, cancelled, total)
-
-    def _relative_error(self, side: int, record: str, slot: str) -> float | None:
-        """The relative error of what a paired call gave out, by its name in the target or the golden run."""
-        if side:
-            return self._golden_errors.get((record, slot))
-        made = self._errors.made.get((record, slot))
-        return None if made is None else made.relative
-
-    def _through(self, stretch: Stretch, seen: Seen) -> Origin:
-        """What calls without a counterpart have made of what went into them, and whether that explains it."""
-        value = seen.value
-        known = map(self._errors.made.get, map(spot_of_pair, stretch.before))
-        made = [found for found in known if found is not None]
-        likely = self._stretches.passed(stretch, seen.pair, DRIFT_GAIN * self._errors.drift)
-        differs = any(not found.value.agrees for found in made)
-        if value.sight == "shape" or value.is_odd:
-            explains = any(found.value.sight == "shape" or found.value.is_odd for found in made)
-            explains = explains or (differs and self._stretches.shapes_by_value(stretch))
-        elif value.is_float and not value.is_moved:
-            explains = value.relative <= GAIN * likely + unit_tolerance(value)
-        else:
-            explains = differs
-        words = "as calls without a counterpart made it of what went into them"
-        for pair, other, state in self._stretches.other_state(stretch):
-            text = f"{reason.what(pair, other)} when it comes in: it is {state}"
-            key = (0, *spot_of_pair(pair))
-            self.blamed.setdefault(key, Verdict(ENTERED, text, other.relative, unit_tolerance(other)))
-            explains, words = True, f"as {state} is another"
-        if not explains:
-            most = max((found.relative for found in made), default=0.0)
-            words = f"what goes into these calls is {f'off by up to {most:.2g}' if differs else 'equal'}"
-        cancelled = any(found.verdict.is_cancelled for found in made)
-        return Origin(True, words, explains, cancelled, likely * value.norm, stretch)
-
     def _blame(self, stretch: Stretch, seen: Seen, verdict: Verdict, sight: str) -> Verdict:
         """Blame calls without a counterpart; return the verdict of the place behind them."""
         maker = self._stretches.maker(stretch, seen.pair)
@@ -403,7 +353,7 @@ class _Judge:
         name = seen.pair.place.record.name
         if seen.pair.target is None or not (name.is_module or name.direction == PARAMETERS_GRAD):
             return None
-        origin = self._origin(seen)
+        origin = self._origins.of(seen)
         value = seen.value
         if not origin.explains:
             verdict = Verdict(PASSED_ON, "", value.relative, unit_tolerance(value), scale=value.scale)
@@ -489,6 +439,7 @@ class _Judge:
             tolerance=own / (value.norm or 1.0),
             score=worst.score,
             explained=bound / (value.norm or 1.0),
+            reached=reach.likely(errors) / (value.norm or 1.0),
             scale=value.scale,
             is_cancelled=reach.size > 16 * value.norm,
         )
@@ -554,29 +505,14 @@ class _Judge:
         return backward_reach(operator, seen.value, position_of(seen), given), given.all
 
 
-class Origin(NamedTuple):
-    """Where a value that goes into a call comes from."""
-
-    is_known: bool
-    words: str
-    explains: bool = False  # what made it was as far off
-    is_cancelled: bool = False
-    error: float = 0.0  # that it likely has
-    stretch: Stretch | None = None  # the calls without a counterpart that made it
-
-
-def _named(state: Maker) -> str:
-    return f"it is the {state.kind} {state.name}"
-
-
-def _unpaired(makers: Sequence[Maker]) -> str:
-    return f"it comes from {makers[0].name}, which has no counterpart" if makers else ""
-
-
-def _changed(makers: Sequence[Maker]) -> str:
-    if not makers:
-        return ""
-    return f"something that was not recorded changed it after {makers[0].name}"
+def _with_setting(verdict: Verdict, sources: Sequence[Seen]) -> Verdict:
+    """The verdict of a gradient, with a setting of the forward call that differs: it may act here alone."""
+    found = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
+    if verdict.level != ORIGINATED or not found:
+        return verdict
+    place = found[0].pair.place
+    words = f"{verdict.reason}; {place.name} differs too: {reason.what(found[0].pair, found[0].value)}"
+    return verdict._replace(reason=words)
 
 
 def _reshapes(seen: Seen, call: Sequence[Seen]) -> bool:

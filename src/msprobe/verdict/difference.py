@@ -124,8 +124,12 @@ def _unmeasured(pair: Pair, ours: Leaf | None, theirs: Leaf | None) -> Differenc
         return Difference("one side", False, is_odd=True)
     by_name = pair.certainty is None and not pair.fuzzy and ours.type == theirs.type
     if by_name and ours.is_tensor and theirs.is_tensor and ours.shape != theirs.shape:
-        return Difference("shape", False, is_odd=True, unit=_unit(ours, theirs))
+        return other_shape(ours, theirs)
     return UNKNOWN
+
+
+def other_shape(ours: Leaf, theirs: Leaf) -> Difference:
+    return Difference("shape", False, is_odd=True, unit=_unit(ours, theirs))
 
 
 # ---- tensors ----

@@ -134,11 +134,11 @@ def _deviation(
     """
     if value.sight == "content":
         return value.scale_deviation
-    numbers = _carriers(value)
+    numbers = carriers(value)
     parts = [own / OUTPUT_ROUNDINGS / math.sqrt(numbers)]
     for gain, error, argument in zip(reach.typical or reach.gains, errors, arguments, strict=False):
         if gain and error:
-            parts.append(gain * error / math.sqrt(min(numbers, _carriers(argument.value))))
+            parts.append(gain * error / math.sqrt(min(numbers, carriers(argument.value))))
     deviation = math.hypot(*parts) / value.norm
     if value.sight == "sketch":
         rest = math.sqrt(max(value.relative**2 - (value.scale or 0.0) ** 2, 0.0))
@@ -177,7 +177,7 @@ def own_scale_of(
     return value.scale - expected, deviation, passed
 
 
-def _carriers(value: Difference) -> float:
+def carriers(value: Difference) -> float:
     """How many independent errors a norm averages, at least.
 
     At least (norm / peak)^2 numbers carry the norm. Where they are not all as large as the peak it is more:

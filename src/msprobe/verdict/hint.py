@@ -14,7 +14,7 @@ def hint(pair: Pair, verdict: Verdict) -> str:
     place = pair.place
     if operator_of(place.record.name).communicates:
         return "It is a communication: look whether the same call of another rank was given something else."
-    if verdict.reason.startswith(OTHER_SHAPE):
+    if verdict.reason.startswith(OTHER_SHAPE) and pair.certainty is None:
         return "If one run makes other calls than the other from here on, --align pairs them by what they do."
     if verdict.level == ORIGINATED and _draws(pair.target) and _draws(pair.golden):
         return "It draws random numbers: give both runs the same seeds, with seed_all()."
@@ -22,7 +22,8 @@ def hint(pair: Pair, verdict: Verdict) -> str:
     dtype = place.leaf.dtype if place.leaf is not None else None
     if verdict.level != ORIGINATED or error is None or dtype is None or "float32" not in dtype:
         return ""
-    if 2.0**-12 <= error <= 2.0**-6:
+    is_scaled = verdict.scale is not None and abs(verdict.scale) > error / 2  # rounding has no direction
+    if 2.0**-12 <= error <= 2.0**-6 and not is_scaled:
         return "The size of the error is that of a computation in bfloat16, float16 or tf32."
     return ""
 

@@ -26,6 +26,7 @@ class Verdict(NamedTuple):
     tolerance: float | None = None  # relative: what rounding explains here
     score: float = 0.0  # the largest of the tests, in units of its bound: above 1 nothing explains it
     explained: float | None = None  # relative: what rounding and the arguments explain together
+    reached: float | None = None  # relative: what the errors of the arguments likely make of it
     scale: float | None = None
     is_cancelled: bool = False  # its summands cancel, so that its relative error says nothing
     is_change: bool = False  # of a parameter over the step before: its gradient does not explain it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msprobe.analyse.judge import Finding
@@ -73,6 +73,7 @@ class Located(NamedTuple):
     not_equal: Divergence | None = None  # the first value that is known not to be bit-equal
     uncertain: Divergence | None = None  # the first value of which it cannot be told
     has_grown: bool = False  # some differences are larger than one rounding, and their inputs explain them
+    gap: str = ""  # why what was judged is too little to say that nothing differs
 
 
 def locate(
@@ -82,9 +83,15 @@ def locate(
     findings: Sequence[Finding],
     verdicts: Sequence[Verdict],
     *,
+    unequal: Collection[int] = (),
     notes: Sequence[str] = (),
+    gap: str = "",
 ) -> Located:
-    """Go through the calls in the order of execution; `notes` say what speaks against the evidence."""
+    """Go through the calls in the order of execution.
+
+    `unequal`: the rows of tensors that are known not to be bit-equal. `notes` say what speaks against the
+    evidence, `gap` why what was judged is too little for an all-clear.
+    """
     order = list(rows_in_order(findings))
     notes = (
         *_blind(mode, findings),
@@ -100,7 +107,7 @@ def locate(
         verdict = verdicts[row]
         if verdict.is_origin and not walk.is_around(origins):
             origins.append(walk.divergence(row))
-        if not_equal is None and verdict.error and _are_tensors(findings[row]):
+        if not_equal is None and row in unequal:
             not_equal = walk.divergence(row)
         if uncertain is None and verdict.level == CANNOT_TELL:
             uncertain = walk.divergence(row)
@@ -118,12 +125,8 @@ def locate(
         not_equal,
         uncertain,
         any(verdict.is_origin or (verdict.level == PASSED_ON and _beyond(verdict)) for verdict in verdicts),
+        gap,
     )
-
-
-def _are_tensors(finding: Finding) -> bool:
-    leaf = finding.pair.place.leaf
-    return leaf is not None and leaf.is_tensor
 
 
 _ANY_GRADIENT = "any gradient"  # what is noted of a step in which gradients differ at all
@@ -135,7 +138,7 @@ def diverged(found: Sequence[Located]) -> Diverged:
     """Return whether anything differs by more than rounding explains; "cannot tell" is no all-clear."""
     if suspects(found):
         return True
-    return "cannot tell" if any(one.uncertain is not None for one in found) else False
+    return "cannot tell" if any(one.uncertain is not None or one.gap for one in found) else False
 
 
 def _noise(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Iterator[object]:
@@ -359,7 +362,7 @@ def _standing(found: Divergence) -> int:
 
 
 def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
-    """Whether an origin tells more than those of earlier steps do.
+    """Return whether a suspect is not merely a consequence of suspects in earlier steps.
 
     A parameter that comes in different after an earlier step differed does not: the optimizer has made it so.
     Adam makes a whole step of each number of a gradient that is zero but for rounding.

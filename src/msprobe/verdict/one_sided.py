@@ -10,11 +10,11 @@ from msprobe.analyse.judge import Finding, by_call
 from msprobe.analyse.measure import Measured
 from msprobe.dtypes import PLAIN, roundoff
 from msprobe.graph import Graph
-from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName, slot_name
 from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place
 from msprobe.record import Leaf, Record
-from msprobe.verdict.difference import SAME_VALUE, Difference, difference
+from msprobe.verdict.difference import SAME_VALUE, Difference, difference, other_shape
 from msprobe.verdict.levels import PASSED_ON, Verdict
 from msprobe.verdict.sources import Seen
 
@@ -59,9 +59,47 @@ class OneSided:
         if pair.is_one_sided or self._is_lost_gradient(pair):
             return ONE_SIDED
         ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
-        if ours is None or theirs is None or pair.unjudged or ours.is_tensor == theirs.is_tensor:
+        if ours is None or theirs is None or pair.unjudged:
             return difference(pair, measured)
-        return _number_beside_tensor(ours, theirs)
+        if ours.is_tensor != theirs.is_tensor:
+            return _number_beside_tensor(ours, theirs)
+        is_other = ours.is_tensor and ours.shape != theirs.shape and pair.certainty is not None
+        return (
+            other_shape(ours, theirs)
+            if is_other and self._is_taken_elsewhere(pair)
+            else difference(pair, measured)
+        )
+
+    def _is_taken_elsewhere(self, pair: Pair) -> bool:
+        """Whether two calls made an input in the two runs whose own counterparts are others, of one shape.
+
+        Calls that were paired by what they do may have arguments of another shape for many reasons; that one
+        run takes the result of another call is a difference.
+        """
+        if pair.place.side != "input" or pair.place.record.name.direction != FORWARD:
+            return False
+        makers = [
+            graph.makers(str(place.record.name), place.slot)
+            for graph, place in zip(self._graphs, pair[:2], strict=True)
+            if isinstance(place, Place)
+        ]
+        if len(makers) < 2 or any(len(each) != 1 or each[0].kind != "call" for each in makers):
+            return False
+        names = [slot_name(each[0].name, each[0].slot) for each in makers]
+        found = [known.get(name) for known, name in zip(self._results, names, strict=True)]
+        return None not in found and found[0] is not found[1]
+
+    @functools.cached_property
+    def _results(self) -> tuple[dict[str, Pair], dict[str, Pair]]:
+        """The pairs of results of one shape, by their names in the target and in the golden run."""
+        both: tuple[dict[str, Pair], dict[str, Pair]] = {}, {}
+        for pair in self._pairs:
+            if pair.target is None or pair.golden is None or pair.place.side != "output":
+                continue
+            shapes = [place.leaf and place.leaf.shape for place in (pair.target, pair.golden)]
+            if shapes[0] is not None and shapes[0] == shapes[1]:
+                both[0][pair.target.name], both[1][pair.golden.name] = pair, pair
+        return both
 
     def _is_lost_gradient(self, pair: Pair) -> bool:
         """Whether both runs make a call forward, and only one has the gradients of its parameters."""

@@ -463,7 +463,7 @@ def _mark(
 
 
 def _doubt(verdicts: list[Verdict], changes: Sequence[Change], step: int | None) -> None:
-    """Mark the first change that is far off after a step that was bit-equal: it cannot be told why."""
+    """Mark as "cannot tell" the first change that is far off after a step that was bit-equal."""
     for change in changes:
         if not change.tells and change.has_gradient and change.size > _DOUBTFUL_SIZE:
             what = f"the change of {change.name} {_in_step(step)} is off by {change.size:.2g} of its size"

@@ -38,13 +38,18 @@ def coarser_calls(calls: Sequence[Sequence[Seen]], order: Sequence[int]) -> Coar
         return Coarser(fact, frozenset(), {}, automatic)
     lost: dict[int, str] = {}
     for call in forward:
-        coarse = [seen for seen in call if _is_coarser(seen.pair)]
+        # A value that the coarser dtype holds exactly has lost nothing: what is computed with it may have.
+        coarse = [seen for seen in call if _is_coarser(seen.pair) and not _is_held(seen)]
         coarse_inputs = [seen for seen in coarse if seen.pair.place.side != "output"]
         for seen in (coarse_inputs or coarse)[:1]:
             lost[id(seen.pair)] = _words(seen.pair)
         if lost:
             break
     return Coarser(None, frozenset(lost), lost, automatic)
+
+
+def _is_held(seen: Seen) -> bool:
+    return seen.value.is_known and seen.value.agrees
 
 
 def _automatic(forward: Sequence[Sequence[Seen]]) -> float:

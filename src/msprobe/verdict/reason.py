@@ -42,6 +42,8 @@ def what(pair: Pair, value: Difference) -> str:
     if value.unit == 0 and value.unequal is not None and value.numbers:
         about = "" if value.sight == "content" else "about "
         return f"{about}{value.unequal} of its {value.numbers} numbers differ"
+    if value.error == 0 and value.is_equal is False:
+        return "its bits differ, though max, min, mean and norm agree"
     return off(value.relative)
 
 

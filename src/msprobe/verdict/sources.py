@@ -28,16 +28,22 @@ class Sources:
         self._forward: dict[CallName, Sequence[Seen]] = {}
         self._modules: dict[str, list[Seen]] = defaultdict(list)
         self._together: dict[CallName, list[Sequence[Seen]]] = defaultdict(list)
+        self._counterparts: dict[str, set[CallName]] = {}
         for call in calls:
             if call[0].pair.target is None:
                 continue
             name = call[0].pair.place.record.name
-            for other in _golden_names(call):
+            self._counterparts[str(name)] = _golden_names(call)
+            for other in self._counterparts[str(name)]:
                 self._together[other].append(call)
             if name.direction == FORWARD:
                 self._forward[name] = call
             if name.is_module and name.direction != PARAMETERS_GRAD:
                 self._modules[name.owner] += call
+
+    def golden_names(self, record: str) -> set[str]:
+        """Return the calls of the golden run that a call of the target is compared with."""
+        return {str(name) for name in self._counterparts.get(record, ())}
 
     def of(self, call: Sequence[Seen]) -> list[Seen]:
         name = call[0].pair.place.record.name

@@ -19,10 +19,16 @@ from msprobe.plural import counted
 from msprobe.record import Record, number_type
 from msprobe.verdict.call_facts import arguments_of, plain_numbers, position_of
 from msprobe.verdict.difference import Difference, difference
-from msprobe.verdict.directions import rounding_tests, unit_tolerance
+from msprobe.verdict.directions import DEVIATIONS, FLOOR, GAIN, Test, carriers, rounding_tests, unit_tolerance
 from msprobe.verdict.gradients import Backward, backward_reach
 from msprobe.verdict.sources import Seen
-from msprobe.verdict.tolerance import OUTPUT_ROUNDINGS, Argument, forward_reach, own_rounding
+from msprobe.verdict.tolerance import (
+    OUTPUT_ROUNDINGS,
+    UNKNOWN_SCALING,
+    Argument,
+    forward_reach,
+    own_rounding,
+)
 
 MASKED = 1e4  # numbers below its negative only mask others: softmax makes zeros of them
 _MOST_NAMED = 6  # calls of one run that the answer lists
@@ -65,6 +71,31 @@ class Stretches:
         assert pair.target is not None
         error = self._behind[pair.target.name] = min(math.hypot(*found), 2.0)
         return error
+
+    def scale_test(
+        self, stretch: Stretch, value: Difference, likely: float, scales: Sequence[float | None]
+    ) -> Test:
+        """Test the scale error of a value behind a stretch; `scales`: those of what goes into it.
+
+        Each call may truncate; what else is likely has no direction, or a square of it if the calls bend.
+        """
+        if value.scale is None:
+            return Test("scale", 0.0, 1.0)
+        passed = math.fsum(abs(scale) for scale in scales if scale and math.isfinite(scale))
+        calls = 1 + len(stretch.target_calls) + len(stretch.golden_calls)
+        bound = FLOOR * calls * self._unit(stretch) + UNKNOWN_SCALING * passed + GAIN * likely * likely
+        deviation = value.scale_deviation if value.sight == "content" else likely / math.sqrt(carriers(value))
+        return Test("scale", abs(value.scale), bound + likely + DEVIATIONS * (deviation or 0.0))
+
+    def lone_sources(self, stretch: Stretch) -> str:
+        """In words, what goes into the calls of one run only."""
+        lone = stretch.one_sided[0]
+        makers = [maker for passage in self._passages for maker in passage.makers_of(lone)]
+        if not makers:
+            return f"it is not known where {lone.name} comes from"
+        run = "target" if self._passages[0].has(lone) else "golden run"
+        what = makers[0].name if makers[0].kind == "call" else f"the {makers[0].kind} {makers[0].name}"
+        return f"only in the {run} {what} goes in"
 
     def behind(self, record: str, slot: str) -> float | None:
         """Return the relative error that a place behind a stretch likely has, if it was asked for before."""
@@ -133,7 +164,7 @@ class Stretches:
             if leaf is not None and leaf.is_tensor and roundoff(leaf.dtype) > limit
         ]
         return (
-            f"precision is lost here: {number_type(coarse[0])} where the golden run has none"
+            f"precision is lost here: {number_type(coarse[0])}, which the golden run does not use"
             if coarse
             else ""
         )
@@ -196,6 +227,14 @@ class _Passage:
         self._error_of, self._state = error_of, state
         self._errors: dict[Spot, float] = {}  # of what the calls gave out
         self._keys = {str(record.name): key for key, record in self._records.items()}
+
+    def has(self, place: Place) -> bool:
+        """Return whether a place is one of this run."""
+        return self._records.get(self._keys.get(str(place.record.name), "")) is place.record
+
+    def makers_of(self, place: Place) -> tuple[Maker, ...]:
+        """Return the makers of a place if it is one of this run."""
+        return self.makers(place) if self.has(place) else ()
 
     def makers(self, place: Place) -> tuple[Maker, ...]:
         found = self._graph.makers(self._keys[str(place.record.name)], place.slot)

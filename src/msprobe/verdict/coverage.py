@@ -1,0 +1,60 @@
+"""Whether what was judged shows enough of two runs to say that they do not diverge.
+
+A difference that matters reaches what a step ends with: its losses and the gradients of its parameters. Where
+most of these have no counterpart, values that agree before them say little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msprobe.analyse.judge import Finding
+from msprobe.graph import Graph
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD
+from msprobe.pairing.match import Place
+from msprobe.plural import counted
+from msprobe.record import is_float
+from msprobe.verdict.levels import NOT_JUDGED, Verdict
+
+_FEW = 10  # one value in so many may be unjudged without a question about the rest
+
+
+def unjudged_ends(graph: Graph, findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> str:
+    """Return, in words, that most of what the target's step ends with was not judged; empty if it was."""
+    unjudged = sum(verdict.level == NOT_JUDGED for verdict in verdicts)
+    if unjudged == len(verdicts):
+        return "no value is known on both sides"
+    if unjudged <= len(verdicts) // _FEW:
+        return ""
+    levels = {
+        finding.pair.target.name: verdict.level
+        for finding, verdict in zip(findings, verdicts, strict=True)
+        if finding.pair.target is not None
+    }
+    ends = [levels[place.name] != NOT_JUDGED for place in _ends(graph, findings)]
+    if 2 * sum(ends) >= len(ends):
+        return ""
+    what = counted(len(ends), "result")
+    return f"only {sum(ends)} of the {what} that the target ends with, losses and gradients, could be judged"
+
+
+def _ends(graph: Graph, findings: Sequence[Finding]) -> list[Place]:
+    """The gradients of the target's parameters; without any, the results that no recorded call uses."""
+    places = [f.pair.target for f in findings if f.pair.target is not None and f.pair.target.side == "output"]
+    has_calls = any(not place.record.name.is_module for place in places)
+    gradients, unused = [], []
+    for place in places:
+        name, leaf = place.record.name, place.leaf
+        if leaf is None or not leaf.is_tensor or not is_float(leaf.dtype):
+            continue
+        if name.direction == PARAMETERS_GRAD:
+            gradients.append(place)
+        elif (name.is_module and has_calls) or str(name) not in graph.recording.records:
+            continue  # the second: a foreign file whose key is not quite the name
+        elif name.direction == BACKWARD:
+            makers = graph.argument_makers(str(name), place.slot)
+            if any(maker.kind == "parameter" for maker in makers):
+                gradients.append(place)
+        elif name.direction == FORWARD and not graph.users(str(name), place.slot):
+            unused.append(place)
+    return gradients or unused

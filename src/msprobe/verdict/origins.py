@@ -1,0 +1,174 @@
+"""Where a value that goes into a call comes from, and whether that explains how far it is off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msprobe.graph import Graph, Maker
+from msprobe.pairing.match import Place
+from msprobe.pairing.stretch import Stretch
+from msprobe.verdict import reason
+from msprobe.verdict.call_facts import content, spot_of
+from msprobe.verdict.directions import GAIN, unit_tolerance
+from msprobe.verdict.known_errors import KnownErrors
+from msprobe.verdict.levels import ENTERED, Made, Verdict
+from msprobe.verdict.sources import Seen, Sources
+from msprobe.verdict.stretches import Stretches, spot_of_pair
+
+DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
+
+
+class Origin(NamedTuple):
+    """Where a value that goes into a call comes from."""
+
+    is_known: bool
+    words: str
+    explains: bool = False  # what made it was as far off
+    is_cancelled: bool = False
+    error: float = 0.0  # that it likely has
+    stretch: Stretch | None = None  # the calls without a counterpart that made it
+
+
+class Origins:
+    """Knows what calls gave out so far, in order of execution, and who made what goes into the next one."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        graphs: tuple[Graph, Graph],
+        stretches: Sequence[Stretch],
+        *,
+        is_coarser: bool,
+    ) -> None:
+        self._sources = sources
+        self._graph, self._golden_graph = graphs
+        self.stretches = Stretches(stretches, graphs, self._relative_error, is_coarser=is_coarser)
+        self.errors = KnownErrors(self._graph, self.stretches)
+        self.blamed: dict[tuple[int, str, str], Verdict] = {}  # calls without a counterpart that are at fault
+        self._golden_errors: dict[tuple[str, str], float] = {}  # by record and slot of the golden run
+        self._shown: dict[object, Made] = {}  # by content, for recordings that name no makers
+
+    def note(self, seen: Seen, made: Made) -> None:
+        """Note what a call gave out."""
+        self.errors.made[spot_of(seen)] = made
+        if (other := seen.pair.golden) is not None:
+            self._golden_errors[str(other.record.name), other.slot] = made.relative
+        if not seen.value.agrees and (known := content(seen.pair)) is not None:
+            self._shown[known] = made
+
+    def of(self, seen: Seen) -> Origin:
+        """Where a tensor that differs comes from, and whether that explains it."""
+        if seen.pair.target is None:
+            return Origin(False, "")
+        record, slot = spot_of(seen)
+        makers = self._graph.makers(record, slot)
+        named = next((maker for maker in makers if maker.kind in ("parameter", "buffer")), None)
+        if named is not None:
+            return Origin(True, _named(named))
+        stretch = self.stretches.of(seen.pair)
+        if stretch is not None:
+            return self._through(stretch, seen)
+        gradient = next((maker for maker in makers if maker.kind == "gradient"), None)
+        if gradient is not None:
+            makers = self._graph.gradient_makers(gradient.name)
+        found = self.errors.made_by(makers)
+        if not makers and content(seen.pair) in self._shown:
+            shown = self._shown[content(seen.pair)]
+            return Origin(True, "as an earlier call made it", True, shown.verdict.is_cancelled, shown.error)
+        if not found or len(found) < len(makers):
+            state = self._graph.state(record, slot)
+            return Origin(True, _named(state)) if state is not None else Origin(False, _unpaired(makers))
+        words = (
+            f"as {makers[0].name} made it" if len(makers) == 1 else f"as {makers[0].name} and others made it"
+        )
+        value = seen.value
+        changed = self._other_maker(seen, makers) or _changed(makers)
+        if value.sight == "shape" or value.is_odd:
+            explains = any(made.value.sight == "shape" or made.value.is_odd for made in found)
+            return Origin(True, words if explains else changed, explains)
+        if all(made.value.agrees for made in found):
+            return Origin(True, changed)
+        total = math.fsum(made.error for made in found)
+        gain = 1.5 if len(makers) == 1 and makers[0].is_exact and gradient is None else GAIN
+        relative = max(made.relative for made in found)
+        if value.is_float:
+            limit = max(gain * total, gain * relative * value.norm) + unit_tolerance(value) * value.norm
+            explains = value.error <= limit or relative == math.inf
+        else:
+            explains = True
+        cancelled = any(made.verdict.is_cancelled for made in found)
+        return Origin(True, words if explains else changed, explains, cancelled, total)
+
+    def _other_maker(self, seen: Seen, makers: Sequence[Maker]) -> str:
+        """In words, that calls which are not each other's counterparts made a value in the two runs."""
+        place = seen.pair.golden
+        theirs = () if place is None else self._golden_graph.makers(str(place.record.name), place.slot)
+        if not makers or not theirs or {makers[0].kind, theirs[0].kind} != {"call"}:
+            return ""
+        counterparts = self._sources.golden_names(makers[0].name)
+        if not counterparts or theirs[0].name in counterparts:
+            return ""
+        return f"it comes from {makers[0].name}, in the golden run from {theirs[0].name}"
+
+    def _relative_error(self, side: int, record: str, slot: str) -> float | None:
+        """The relative error of what a paired call gave out, by its name in the target or the golden run."""
+        if side:
+            return self._golden_errors.get((record, slot))
+        made = self.errors.made.get((record, slot))
+        return None if made is None else made.relative
+
+    def _through(self, stretch: Stretch, seen: Seen) -> Origin:
+        """What calls without a counterpart have made of what went into them, and whether that explains it."""
+        value = seen.value
+        known = map(self.errors.made.get, map(spot_of_pair, stretch.before))
+        made = [found for found in known if found is not None]
+        likely = self.stretches.passed(stretch, seen.pair, DRIFT_GAIN * self.errors.drift)
+        differs = any(not found.value.agrees for found in made)
+        if value.sight == "shape" or value.is_odd:
+            explains = any(found.value.sight == "shape" or found.value.is_odd for found in made)
+            explains = explains or (differs and self.stretches.shapes_by_value(stretch))
+        elif value.is_float and not value.is_moved:
+            explains = value.relative <= GAIN * likely + unit_tolerance(value)
+            scales = [found.value.scale for found in made]
+            explains = explains and self.stretches.scale_test(stretch, value, likely, scales).score <= 1
+        else:
+            explains = differs
+        words = "as calls without a counterpart made it of what went into them"
+        for pair, other, state in self.stretches.other_state(stretch):
+            text = f"{reason.what(pair, other)} when it comes in: it is {state}"
+            key = (0, *spot_of_pair(pair))
+            self.blamed.setdefault(key, Verdict(ENTERED, text, other.relative, unit_tolerance(other)))
+            explains, words = True, f"as {state} is another"
+        if not explains:
+            most = max((found.relative for found in made), default=0.0)
+            words = f"what goes into these calls is {f'off by up to {most:.2g}' if differs else 'equal'}"
+            if not stretch.is_closed:
+                words = f"{words} as far as both runs have it, but {self.stretches.lone_sources(stretch)}"
+        cancelled = any(found.verdict.is_cancelled for found in made)
+        return Origin(True, words, explains, cancelled, likely * value.norm, stretch)
+
+    def is_parameter_of_one_run(self, seen: Seen) -> bool:
+        """Whether an argument that only one run gives is a parameter that it trains."""
+        if seen.value.sight != "one side":
+            return False
+        for graph, place in zip((self._graph, self._golden_graph), seen.pair[:2], strict=True):
+            if isinstance(place, Place) and place.leaf is not None and place.leaf.requires_grad:
+                makers = graph.makers(str(place.record.name), place.slot)
+                return any(maker.kind == "parameter" for maker in makers)
+        return False
+
+
+def _named(state: Maker) -> str:
+    return f"it is the {state.kind} {state.name}"
+
+
+def _unpaired(makers: Sequence[Maker]) -> str:
+    return f"it comes from {makers[0].name}, which has no counterpart" if makers else ""
+
+
+def _changed(makers: Sequence[Maker]) -> str:
+    if not makers:
+        return ""
+    return f"something that was not recorded changed it after {makers[0].name}"

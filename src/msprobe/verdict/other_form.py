@@ -1,0 +1,122 @@
+"""Suspects that only compute in another form: everything that is made of them agrees again.
+
+`(q / s) @ k` beside `(q @ k) / s`: one run divides before the product, the other after it. Calls that were
+paired by what they do then differ by a factor, and the values behind both do not. From a suspect on, the
+calls that take in what differs are followed, and their backward calls too. If all of this comes to an end in
+values that agree by far more than such a difference would leave of itself, no call of it is at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msprobe.graph import Graph, Spot
+from msprobe.name import BACKWARD, slot_name
+from msprobe.pairing.match import Pair
+from msprobe.record import slots
+from msprobe.verdict.levels import PASSED_ON, ROUNDING, SAME, Verdict
+
+_MOST_CALLS = 64  # that one other form may take
+_CLEAR = 16.0  # times the tolerance of what agrees: a suspect that is less off may only have faded
+_ABSORBED = 8.0  # times its error: what the arguments of a result that agrees should have made of it
+_REASON = "computed in another form: what is made of it agrees with the golden run"
+
+
+def excused(
+    pairs: Sequence[Pair], verdicts: Sequence[Verdict], graphs: tuple[Graph, Graph]
+) -> dict[int, Verdict]:
+    """Return the verdicts of suspects that only compute in another form, by their numbers.
+
+    Only where calls were paired by what they do: calls of the same names in the same order have one form.
+    """
+    suspects = [number for number, verdict in enumerate(verdicts) if verdict.is_origin]
+    if not suspects or all(pair.certainty is None for pair in pairs):
+        return {}
+    sides = [_Side(graph, number, pairs, verdicts) for number, graph in enumerate(graphs)]
+    found: dict[int, Verdict] = {}
+    for number in suspects:
+        pair, verdict = pairs[number], verdicts[number]
+        side = sides[0 if pair.target is not None else 1]
+        tolerance = side.end_tolerance(str(pair.place.record.name))
+        if tolerance is None or not (verdict.error or 0.0) >= _CLEAR * tolerance:
+            continue
+        found[number] = verdict._replace(level=PASSED_ON, reason=_REASON)
+    return found
+
+
+class _Side:
+    """One run: its graph, and which of its values agree with the other run."""
+
+    def __init__(self, graph: Graph, number: int, pairs: Sequence[Pair], verdicts: Sequence[Verdict]) -> None:
+        self._graph, self._records = graph, graph.recording.records
+        self._verdicts: dict[str, Verdict] = {}
+        for pair, verdict in zip(pairs, verdicts, strict=True):
+            place = pair.golden if number else pair.target
+            if place is not None and pair.target is not None and pair.golden is not None:
+                self._verdicts[place.name] = verdict
+
+    def end_tolerance(self, record: str) -> float | None:
+        """Follow what a call made until all agrees, and return the largest tolerance of what agrees there.
+
+        None if not all agrees in the end, or if the call's own results do.
+        """
+        results = [self._verdicts.get(slot_name(record, slot)) for slot in self._outputs(record)]
+        if results and all(made is not None and _agrees(made) for made in results):
+            return None  # a setting that differs, and whose effect rounding hides
+        waiting, region, tolerance = [record], set[str](), 0.0
+        while waiting:
+            call = waiting.pop()
+            if call in region:
+                continue
+            region.add(call)
+            if call not in self._records or len(region) > _MOST_CALLS:
+                return None
+            back = str(self._records[call].name.facing(BACKWARD))
+            if back in self._records:
+                waiting.append(back)
+            for slot in self._outputs(call):
+                made = self._verdicts.get(slot_name(call, slot))
+                if made is not None and _is_absorbed(made):
+                    tolerance = max(tolerance, made.tolerance or 0.0)
+                    continue
+                users = list(self._users(call, slot))
+                if not users:
+                    return None
+                for user in users:
+                    given = self._verdicts.get(slot_name(*user))
+                    if given is not None and _agrees(given):
+                        tolerance = max(tolerance, given.tolerance or 0.0)
+                    else:
+                        waiting.append(user[0])
+        return tolerance
+
+    def _outputs(self, record: str) -> list[str]:
+        """The tensors that a call gave out."""
+        found = slots(self._records[record]) if record in self._records else ()
+        return [
+            slot for slot, side, leaf in found if side == "output" and leaf is not None and leaf.is_tensor
+        ]
+
+    def _users(self, record: str, slot: str) -> Iterator[Spot]:
+        """Where an output goes in; a gradient goes into the backward call of what made its argument."""
+        uses = self._graph.users(record, slot)
+        yield from uses
+        if uses or self._records[record].name.direction != BACKWARD:
+            return
+        for maker in self._graph.argument_makers(record, slot):
+            back = str(self._records[maker.name].name.facing(BACKWARD)) if maker.kind == "call" else ""
+            number = self._outputs(maker.name).index(maker.slot) if back in self._records else -1
+            if number >= 0:
+                yield back, f"input.{number}"
+
+
+def _agrees(verdict: Verdict) -> bool:
+    return verdict.level in (SAME, ROUNDING)
+
+
+def _is_absorbed(verdict: Verdict) -> bool:
+    """Whether a result agrees although its arguments differ by far more."""
+    if verdict.level == SAME:
+        return True
+    is_less = verdict.reached is not None and _ABSORBED * (verdict.error or 0.0) <= verdict.reached
+    return verdict.level == ROUNDING and is_less
