@@ -22,7 +22,7 @@ from ms_case import Probe, numbered, probe
 from ms_nets import NETS, Block, train
 
 from msprobe.graph import Graph, Maker
-from msprobe.mindspore.framework import mark, mark_of
+from msprobe.mindspore.framework import mark, mark_of, raise_late_errors
 from msprobe.record import Leaf, Recording, slots
 from msprobe.store.recordings import read_one
 
@@ -243,6 +243,7 @@ def test_a_mark_belongs_to_one_tensor_and_dies_with_it() -> None:
     del known
     gc.collect()
     assert dead() is not None
+    raise_late_errors()  # until they have run, the calls hold their arguments
     del x
     gc.collect()
     assert dead() is None
@@ -259,6 +260,7 @@ def test_no_mark_outlives_a_step(probe: Probe, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("msprobe.mindspore.gradients.mark", counted)
     model = Net()
     record(probe, lambda: gradients_of(model)(given()), "mix", model)
+    raise_late_errors()
     gc.collect()
     assert marks
     assert all(each() is None for each in marks)
