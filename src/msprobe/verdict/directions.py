@@ -216,9 +216,10 @@ def unit_tolerance(value: Difference) -> float:
 
 LEAST_CALLS = 3  # of one operator, to say what is usual
 CLEAR = 0.25  # roundings: a scale error that is known less well is not held against others
-# Truncation makes a scale error of 0.5 to 1 rounding, by how the numbers are distributed; of one kernel on
-# numbers that are alike it was 0.7 to 1.1. One that is further off is doubtful, or did something else.
-UNLIKE, UNLIKE_ON_SHAPES, OTHER_KERNEL = 0.5, 0.35, 0.75
+# A kernel that rounds toward zero makes a scale error of 0.5 to 1 rounding, by how the leading digits of the
+# numbers are distributed, and none where its results are exact. So two calls are at most 0.5 apart, unless
+# one of them lies between none and what is usual. What was seen of calls of one kernel is 0.35 at most.
+UNLIKE, UNLIKE_ON_SHAPES, OTHER_KERNEL = 0.5, 0.35, 0.5
 UNLIKE_DEVIATIONS = 4.0
 
 
@@ -263,11 +264,15 @@ def _unlike(group: Sequence[ScaleError], by_shape: bool) -> Iterator[tuple[int, 
     for number, scale in enumerate(group):
         others = [*group[:number], *group[number + 1 :]]
         usual = statistics.median(other.own for other in others)
-        spread = statistics.median(max(abs(other.own - usual), other.deviation) for other in others)
+        spread = statistics.median(abs(other.own - usual) for other in others)
+        doubt = statistics.median(other.deviation for other in others) / math.sqrt(len(others))
         # What arguments with the same scale errors add is the same; a tenth of it depends on the numbers.
         passed = abs(scale.passed - statistics.median(other.passed for other in others)) / 2
-        noise = UNLIKE_DEVIATIONS * math.hypot(scale.deviation, spread) + passed + scale.passed / 10
-        apart = abs(scale.own - usual)
-        if apart > (UNLIKE_ON_SHAPES if by_shape else UNLIKE) * unit + noise:
+        noise = UNLIKE_DEVIATIONS * math.hypot(scale.deviation, doubt) + passed + scale.passed / 10
+        apart, least = abs(scale.own - usual), UNLIKE_DEVIATIONS * spread
+        if apart > max((UNLIKE_ON_SHAPES if by_shape else UNLIKE) * unit, least) + noise:
             words = f"its scale error is {scale.own:.2g}, that of other calls of {word} {usual:.2g}"
-            yield scale.pair, Unlike(words, apart / (OTHER_KERNEL * unit + noise) if by_shape else 0.0)
+            may_be_exact = min(usual, 0.0) <= scale.own <= max(usual, 0.0)
+            is_named = by_shape and not may_be_exact
+            score = apart / (max(OTHER_KERNEL * unit, least) + noise) if is_named else 0.0
+            yield scale.pair, Unlike(words, score)
