@@ -26,6 +26,8 @@ PY  := .venv/bin/python
 # Most of what is installed is never imported: Python compiles the rest when it is. A wheel of MindSpore has
 # 300 MB: a connection that pauses for some seconds must not cost the whole run.
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile --timeout=60 --retries=10
+# So it must keep what it has compiled: without that, each of some thousand processes takes 4 s more for torch.
+unexport PYTHONDONTWRITEBYTECODE
 
 # An environment holds absolute paths, so the stamps name the place: a copied tree makes its own anew.
 PLACE     := $(shell pwd | cksum | cut -d ' ' -f 1)
