@@ -75,7 +75,8 @@ def comparing_row(trees: tuple[Path, Path], task: str, rounds: int, folder: Path
     runs = [(folder / f"{task}-{n}-target", folder / f"{task}-{n}-golden") for n in range(2)]
     for (target, golden), packages in zip(runs, trees, strict=True):
         for out, noise in ((golden, []), (target, ["--noise"])):
-            done([str(HERE / "two_runs.py"), "--task", task, "--out", str(out), *noise], packages)
+            command = [str(HERE / "two_runs.py"), "--tool", "ours", "--task", task, "--out", str(out)]
+            done([*command, *noise], packages)
     costs: tuple[list[float], list[float]] = [], []
     for _ in range(rounds):
         for found, packages, (target, golden) in zip(costs, trees, runs, strict=True):

@@ -56,13 +56,16 @@ def main() -> None:
     parser.add_argument("--task", choices=["tensor", "statistics"], required=True)
     parser.add_argument("--noise", action="store_true")
     parser.add_argument("--out", required=True)
+    parser.add_argument("--tool", choices=["ours", "incumbent"], default="incumbent")
     options = parser.parse_args()
     os.makedirs(options.out, mode=0o750)
     task = {"scope": [], "list": [], "data_mode": ["all"]}
     config = {"task": options.task, "dump_path": options.out, "rank": [], "step": [], "level": "L1"}
+    if options.tool == "incumbent":
+        config["risk_level"] = "ALL"
     path = f"{options.out}.json"
     with open(path, "w") as stream:
-        json.dump({**config, "risk_level": "ALL", options.task: task}, stream)
+        json.dump({**config, options.task: task}, stream)
     os.chmod(path, 0o640)
     from msprobe.pytorch import PrecisionDebugger
 
