@@ -259,25 +259,24 @@ INLINE double signed_double(double value, uint32_t signs, int lane)
  * group, which is dear; so each of their values has sums of its own, folded once at the end. */
 typedef double SketchSums[8][BLOCK];
 
-#define SKETCH_KIND(KIND, TYPE, WIDE, WIDEN, SIGNED)                                                         \
+#define SKETCH_KIND(KIND, TYPE, WIDEN, SIGNED)                                                               \
     INLINE void block_##KIND(const TYPE *x, uint64_t number, SketchSums sums)                                \
     {                                                                                                        \
         uint64_t signs = splitmix64(2 * number);                                                             \
         int rotation = (int)(splitmix64(2 * number + 1) >> 58);                                              \
-        WIDE values[BLOCK];                                                                                  \
-        for (int l = 0; l < 32; l++) values[l] = SIGNED(WIDEN(x[l]), (uint32_t)signs, l);                    \
-        for (int l = 0; l < 32; l++) values[32 + l] = SIGNED(WIDEN(x[32 + l]), (uint32_t)(signs >> 32), l);  \
         for (int group = 0; group < BLOCK; group += 8) {                                                     \
-            double *into = &sums[rotation & 7][group ^ (rotation & 56)];                                     \
-            for (int l = 0; l < 8; l++) into[l] += (double)values[group + l];                                \
+            double *restrict into = &sums[rotation & 7][group ^ (rotation & 56)];                            \
+            uint32_t here = (uint32_t)(signs >> group);                                                      \
+            _Pragma("GCC unroll 1") /* unrolled, these loops do not vectorise */                             \
+            for (int l = 0; l < 8; l++) into[l] += (double)SIGNED(WIDEN(x[group + l]), here, l);             \
         }                                                                                                    \
     }                                                                                                        \
     KERNEL void blocks_##KIND(const TYPE *x, size_t count, uint64_t first, SketchSums sums)                  \
     {                                                                                                        \
-        TYPE rest[BLOCK] = {0};                                                                              \
         size_t blocks = count / BLOCK;                                                                       \
         for (size_t b = 0; b < blocks; b++) block_##KIND(x + b * BLOCK, first + b, sums);                    \
         if (count % BLOCK == 0) return;                                                                      \
+        TYPE rest[BLOCK] = {0};                                                                              \
         memcpy(rest, x + blocks * BLOCK, count % BLOCK * sizeof(TYPE));                                      \
         block_##KIND(rest, first + blocks, sums);                                                            \
     }                                                                                                        \
@@ -286,17 +285,17 @@ typedef double SketchSums[8][BLOCK];
         blocks_##KIND(x, count, first, sums);                                                                \
     }
 
-SKETCH_KIND(bf2, uint16_t, float, wide_bf2, signed_single)
-SKETCH_KIND(f4, float, float, wide_f4, signed_single)
-SKETCH_KIND(f8, double, double, wide_f8, signed_double)
-SKETCH_KIND(i1, int8_t, double, (double), signed_double)
-SKETCH_KIND(u1, uint8_t, double, (double), signed_double)
-SKETCH_KIND(i2, int16_t, double, (double), signed_double)
-SKETCH_KIND(u2, uint16_t, double, (double), signed_double)
-SKETCH_KIND(i4, int32_t, double, (double), signed_double)
-SKETCH_KIND(u4, uint32_t, double, (double), signed_double)
-SKETCH_KIND(i8, int64_t, double, (double), signed_double)
-SKETCH_KIND(u8, uint64_t, double, (double), signed_double)
+SKETCH_KIND(bf2, uint16_t, wide_bf2, signed_single)
+SKETCH_KIND(f4, float, wide_f4, signed_single)
+SKETCH_KIND(f8, double, wide_f8, signed_double)
+SKETCH_KIND(i1, int8_t, (double), signed_double)
+SKETCH_KIND(u1, uint8_t, (double), signed_double)
+SKETCH_KIND(i2, int16_t, (double), signed_double)
+SKETCH_KIND(u2, uint16_t, (double), signed_double)
+SKETCH_KIND(i4, int32_t, (double), signed_double)
+SKETCH_KIND(u4, uint32_t, (double), signed_double)
+SKETCH_KIND(i8, int64_t, (double), signed_double)
+SKETCH_KIND(u8, uint64_t, (double), signed_double)
 #define sketch_b1 sketch_u1
 
 static void sketch_f2(const void *start, size_t count, uint64_t first, SketchSums sums)
@@ -334,8 +333,9 @@ INLINE uint64_t picked_block(uint64_t pick, uint64_t blocks)
 static void fold_brief(SketchSums sums, unsigned char *out)
 {
     double buckets[BRIEF] = {0};
-    for (int bucket = 0; bucket < BLOCK; bucket++)
-        for (int low = 0; low < 8; low++) buckets[bucket % BRIEF] += sums[low][bucket ^ low];
+    for (int group = 0; group < BLOCK; group += BRIEF)
+        for (int low = 0; low < 8; low++)
+            for (int bucket = 0; bucket < BRIEF; bucket++) buckets[bucket] += sums[low][(group + bucket) ^ low];
     for (int bucket = 0; bucket < BRIEF; bucket++) {
         uint32_t bits = bits_of_float((float)buckets[bucket]);
         for (int byte = 0; byte < 4; byte++) out[4 * bucket + byte] = (unsigned char)(bits >> (8 * byte));
@@ -526,13 +526,15 @@ static int is_tuple_type(PyObject *type)
     return PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type);
 }
 
-/* An instance of a type of tuple; takes the values over. */
+/* An instance of a type of tuple; takes the values over. These are numbers, so it is in no cycle, and the
+ * garbage collector need not look at it: a step of training makes thousands of them. */
 static PyObject *made_of(PyObject *type, PyObject *values)
 {
     if (values == NULL) return NULL;
     newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
     PyObject *made = make((PyTypeObject *)type, values, NULL);
     Py_DECREF(values);
+    if (made != NULL) PyObject_GC_UnTrack(made);
     return made;
 }
 
@@ -554,6 +556,14 @@ static PyObject *hex_of(uint64_t hash)
     for (int i = 0; i < 16; i++) digits[i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
     digits[16] = 0;
     return PyUnicode_FromString(digits);
+}
+
+static void sketch_of(Memory memory, unsigned char *out)
+{
+    SketchSums sums;
+    memset(sums, 0, sizeof sums);
+    memory.kind->sketch(memory.address, memory.count, 0, sums);
+    fold(sums, out);
 }
 
 /* Of elements that lie in a row, or of the picked blocks alone, of `count` elements in all. */
@@ -586,27 +596,30 @@ static PyObject *brief(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return PyBytes_FromStringAndSize((const char *)out, sizeof out);
 }
 
+/* The sketch is the whole one of any kind, or the brief one of those kinds that have one. */
 static PyObject *described(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
     Memory memory;
     Result result = {0};
     uint64_t hash = 0;
-    unsigned char out[4 * BRIEF];
-    if (given != 4 || !is_tuple_type(arguments[0]))
-        return refuse("described takes a type of tuple, an address, a count and a kind.");
+    unsigned char out[4 * BLOCK];
+    if (given != 5 || !is_tuple_type(arguments[0]))
+        return refuse("described takes a type of tuple, an address, a count, a kind, and whether the sketch is whole.");
     if (!memory_of(arguments + 1, &memory)) return NULL;
-    int is_sketched = memory.count > 0 && strchr("fb", memory.kind->group) != NULL;
-    if (memory.count > 0)
-        RUN_KERNEL(memory, {
-            memory.kind->statistics(memory.address, memory.count, &result, &hash);
-            if (is_sketched) brief_of(memory, 0, out);
-        });
+    int is_whole = PyObject_IsTrue(arguments[4]);
+    if (is_whole < 0) return NULL;
+    int is_brief = !is_whole && memory.count > 0 && strchr("fb", memory.kind->group) != NULL;
+    RUN_KERNEL(memory, {
+        if (memory.count > 0) memory.kind->statistics(memory.address, memory.count, &result, &hash);
+        if (is_whole) sketch_of(memory, out);
+        if (is_brief) brief_of(memory, 0, out);
+    });
     PyObject *made = made_of(arguments[0], values_of(memory.count > 0 ? memory.kind->group : 0, &result));
     if (made == NULL) return NULL;
     PyObject *digits = hex_of(hash_end(hash, memory.count * memory.kind->widening->size));
-    if (!is_sketched) return Py_BuildValue("(NNO)", made, digits, Py_None);
-    return Py_BuildValue("(NNy#)", made, digits, (const char *)out, (Py_ssize_t)sizeof out);
+    if (!is_whole && !is_brief) return Py_BuildValue("(NNO)", made, digits, Py_None);
+    return Py_BuildValue("(NNy#)", made, digits, (const char *)out, (Py_ssize_t)(4 * (is_whole ? BLOCK : BRIEF)));
 }
 
 static PyObject *hash_part(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
@@ -644,12 +657,10 @@ static PyObject *sketch(PyObject *module, PyObject *const *arguments, Py_ssize_t
 {
     (void)module;
     Memory memory;
-    SketchSums sums;
     unsigned char out[4 * BLOCK];
     if (given != 3) return refuse("sketch takes an address, a count and a kind.");
     if (!memory_of(arguments, &memory)) return NULL;
-    memset(sums, 0, sizeof sums);
-    RUN_KERNEL(memory, memory.kind->sketch(memory.address, memory.count, 0, sums); fold(sums, out));
+    RUN_KERNEL(memory, sketch_of(memory, out));
     return PyBytes_FromStringAndSize((const char *)out, sizeof out);
 }
 
@@ -722,7 +733,8 @@ static PyObject *pack(PyObject *module, PyObject *const *arguments, Py_ssize_t g
 
 static PyMethodDef METHODS[] = {
     {"statistics", (PyCFunction)(void (*)(void))statistics, METH_FASTCALL, "(type, address, count, kind)"},
-    {"described", (PyCFunction)(void (*)(void))described, METH_FASTCALL, "(type, address, count, kind)"},
+    {"described", (PyCFunction)(void (*)(void))described, METH_FASTCALL,
+     "(type, address, count, kind, is_whole)"},
     {"hash_part", (PyCFunction)(void (*)(void))hash_part, METH_FASTCALL, "(address, size)"},
     {"pair", (PyCFunction)(void (*)(void))pair, METH_FASTCALL,
      "(type, target, target_kind, golden, golden_kind, count)"},

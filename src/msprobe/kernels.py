@@ -52,17 +52,21 @@ def statistics(address: int, count: int, kind: str) -> Statistics:
     return _native.statistics(Statistics, address, count, kind)
 
 
-Description: TypeAlias = tuple[Statistics, str | None, bytes | None]  # statistics, hash and brief sketch
+Description: TypeAlias = tuple[Statistics, str | None, bytes | None]  # statistics, hash and a sketch
 
 
-def described(address: int, count: int, kind: str) -> tuple[Statistics, str, bytes | None]:
-    """The statistics, the hash and the brief sketch of the `count` elements in a row at `address`."""
+def described(
+    address: int, count: int, kind: str, whole_sketch: bool = False
+) -> tuple[Statistics, str, bytes | None]:
+    """The statistics, the hash and the brief or the whole sketch of the elements in a row at `address`."""
     if _native is None:
         size = count * DTYPES[kind].itemsize
         whole = kernels_hash.part_at(address, size)
+        digest = kernels_hash.digits(whole, size)
         values = array_at(address, count, kind)
-        return statistics_numpy(address, count, kind), kernels_hash.digits(whole, size), _brief(values)
-    return _native.described(Statistics, address, count, kind)
+        sketched = sketch_numpy(address, count, kind) if whole_sketch else _brief(values)
+        return statistics_numpy(address, count, kind), digest, sketched
+    return _native.described(Statistics, address, count, kind, whole_sketch)
 
 
 def statistics_of(array: _Array) -> Statistics:

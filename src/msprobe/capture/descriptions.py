@@ -10,7 +10,7 @@ from msprobe.capture.makers import BEFORE_ALL, NAMED, Makers
 from msprobe.capture.memo import Memo, Seen
 from msprobe.capture.module_state import MODULE_STATE
 from msprobe.name import slot_name
-from msprobe.record import Leaf, is_float, made, tensors_in, with_sketch
+from msprobe.record import Leaf, is_float, tensors_in, with_sketch
 
 _UNSEEN = Leaf("tensor")
 
@@ -45,9 +45,9 @@ class Descriptions:
         if seen is None:
             leaf, seen = self._first(tensor, version, record, slot, since)
             return leaf, None if version is None else seen
-        leaf = seen.leaf
+        leaf = seen.with_maker()
         if since is not None and seen.moment <= since:  # what went into the call comes out of it
-            seen.leaf = made(leaf, slot_name(record, slot))
+            seen.comes_from(slot_name(record, slot))
             self._makers.note(tensor, seen)
         return leaf, seen
 
@@ -64,15 +64,14 @@ class Descriptions:
         if name is None and (since is None or version is None):
             maker = makers.find(tensor, version, leaf, BEFORE_ALL if since is None else since)
             if since is None or maker is not None:
-                leaf = leaf if maker is None else made(leaf, maker)
-                return leaf, self._kept(tensor, version, leaf)
-        later = made(leaf, name or slot_name(record, slot))
-        seen = self._kept(tensor, version, later)
+                seen = self._kept(tensor, version, leaf, maker)
+                return seen.with_maker(), seen
+        seen = self._kept(tensor, version, leaf, name or slot_name(record, slot))
         makers.note(tensor, seen)
         if name is None:
             return leaf, seen
         seen.moment = NAMED
-        return later, seen
+        return seen.with_maker(), seen
 
     def sketched(self, tensor: Any, leaf: Leaf) -> Leaf:
         """The leaf of a parameter, a buffer or a gradient of one: with a sketch if it has numbers for it."""
@@ -81,9 +80,9 @@ class Descriptions:
         sketch = self._adapter.sketch(tensor)
         return leaf if sketch is None else with_sketch(leaf, sketch)
 
-    def _kept(self, tensor: Any, version: Hashable | None, leaf: Leaf) -> Seen:
+    def _kept(self, tensor: Any, version: Hashable | None, leaf: Leaf, maker: str | None) -> Seen:
         """What is known of a tensor; it is found again only if it has versions."""
-        return Seen(None, leaf) if version is None else self._memo.keep(tensor, version, leaf)
+        return Seen(None, leaf, maker) if version is None else self._memo.keep(tensor, version, leaf, maker)
 
     def note_changed(self, record: str, changed: Any, outputs: Iterable[Any]) -> None:
         """Note what a call changed in its first argument and did not return, such as `x[0] = y`."""
@@ -92,7 +91,7 @@ class Descriptions:
             if not self._is_among(tensor, returned) and self._makers.name_of(tensor) is None:
                 slot = "input.0" if tensor is changed else f"input.0.{number}"
                 maker = f"~{slot_name(record, slot)}"  # the argument as it was, and not what became of it
-                self._makers.note(tensor, Seen(None, made(_UNSEEN, maker)))
+                self._makers.note(tensor, Seen(None, _UNSEEN, maker))
 
     def _is_among(self, tensor: Any, others: Sequence[Any]) -> bool:
         """Whether one of the others is this tensor, perhaps as another object."""

@@ -19,7 +19,6 @@ _SHARES = "~"  # before a maker: its memory, but perhaps not its value
 _MANY = 50_000
 _MOST_TENSORS = 16  # that are remembered of one memory
 
-_Memory = tuple["weakref.ref[Any]", tuple[Seen, ...]]  # and what lies there, the latest last
 _Named = tuple["weakref.ref[Any]", str]
 
 
@@ -36,7 +35,7 @@ class Makers:
         self._named: dict[int, _Named] = {}  # by the id of the tensor
         self._parameters: dict[tuple[int, ...], list[_Named]] = {}  # by shape
         self._named_memories: dict[int, list[_Named]] = {}  # by the id of what stands for the memory
-        self._memories: dict[int, _Memory] = {}  # by the same
+        self._latest: dict[int, Seen] = {}  # what was noted last on a memory; by the same
 
     def name(self, states: Iterable[State]) -> None:
         """Learn the names of the parameters and buffers of a model."""
@@ -57,7 +56,7 @@ class Makers:
         return known[1] if known is not None and known[0]() is tensor else None
 
     def note(self, tensor: Any, seen: Seen) -> None:
-        """Note that a tensor has the maker that its leaf says."""
+        """Note on its memory that a tensor has the maker that is known of it."""
         self.moment += 1
         seen.moment = self.moment
         memory = self._adapter.memory_of(tensor)
@@ -65,15 +64,17 @@ class Makers:
             return
         if seen.version is None:
             seen.version = self._adapter.extent_of(tensor, None, seen.leaf)
-        held = self._memories.get(id(memory))
-        if held is not None and held[0]() is memory:
-            others = [each for each in held[1] if each is not seen and each.version != seen.version]
-            self._memories[id(memory)] = held[0], (*others[-_MOST_TENSORS:], seen)
-            return
-        if len(self._memories) > _MANY:
-            everything = list(self._memories.items())  # in one go: other threads add to it meanwhile
-            self._memories = {key: each for key, each in everything if each[0]() is not None}
-        self._memories[id(memory)] = weakref.ref(memory), (seen,)
+        latest = self._latest.get(id(memory))
+        earlier: tuple[Seen, ...] = ()
+        if latest is not None and latest.memory() is memory:
+            others = (*latest.earlier, latest)[-_MOST_TENSORS:]
+            earlier = tuple(each for each in others if each is not seen and each.version != seen.version)
+            latest.earlier = ()
+        elif len(self._latest) > _MANY:
+            everything = list(self._latest.items())  # in one go: other threads add to it meanwhile
+            self._latest = {key: each for key, each in everything if each.memory() is not None}
+        seen.memory, seen.earlier = weakref.ref(memory), earlier
+        self._latest[id(memory)] = seen
 
     def find(self, tensor: Any, version: Hashable | None, leaf: Leaf, since: int = BEFORE_ALL) -> str | None:
         """Who made a tensor whose identity tells nothing, as far as it was noted after `since`."""
@@ -89,15 +90,15 @@ class Makers:
         found = [(self._extent(seen), seen) for seen in self._seen_in(memory) if seen.moment > since]
         for where, seen in found:
             if _is_same(where, extent, seen.leaf, leaf):
-                return seen.leaf.made_by
+                return seen.maker
         if since != BEFORE_ALL:
             return None  # another tensor on the same memory, which the call itself made
         for where, seen in found:
             if where.changes == extent.changes and _holds(where, extent):
-                return _sharing(seen.leaf.made_by)
+                return _sharing(seen.maker)
         for where, seen in found:
             if _overlap(where, extent):
-                return _sharing(seen.leaf.made_by)
+                return _sharing(seen.maker)
         return next(self._named_in(memory, extent), None)
 
     def coincide(self, one: Any, other: Any) -> bool:
@@ -110,13 +111,15 @@ class Makers:
 
     def forget(self) -> None:
         """Forget who made what; a parameter stays the parameter that it is."""
-        self._memories.clear()
+        self._latest.clear()
 
     def _seen_in(self, memory: Any) -> Iterator[Seen]:
         """What was noted on a memory, the latest first."""
-        held = self._memories.get(id(memory))
-        if held is not None and held[0]() is memory:
-            yield from reversed(held[1])
+        latest = self._latest.get(id(memory))
+        if latest is not None and latest.memory() is memory:
+            earlier = latest.earlier  # other threads may take it away
+            yield latest
+            yield from reversed(earlier)
 
     def _extent(self, seen: Seen) -> Extent:
         version = seen.version

@@ -45,12 +45,14 @@ class Described:
         kind = KINDS.get(tensor.dtype)
         if kind is not None and type(tensor) in _PLAIN:
             try:
-                if tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg():
-                    address, shape = data_ptr(tensor), tuple(tensor.shape)
-                    if shape and (address > _NEAR or _has_memory(tensor)):
-                        stats, digest, sketch = kernels.described(address, tensor.numel(), kind)
-                        checksum = kernels.checksum(memory(tensor)) if want.checksum else None
-                        sketch = kernels.sketch(address, tensor.numel(), kind) if want.sketch else sketch
+                address, shape = data_ptr(tensor), tuple(tensor.shape)
+                has_memory = address > _NEAR or _has_memory(tensor)
+                if shape and has_memory and tensor.is_cpu and not tensor.is_neg():
+                    dense = tensor if tensor.is_contiguous() else _dense(tensor)
+                    if dense is not None:
+                        count = tensor.numel()
+                        stats, digest, sketch = kernels.described(data_ptr(dense), count, kind, want.sketch)
+                        checksum = kernels.checksum(memory(dense)) if want.checksum else None
                         dtype, grad = _DTYPES[tensor.dtype], tensor.requires_grad
                         return Leaf(
                             _TENSOR, None, dtype, shape, stats, grad, checksum, sketch, None, None, digest
@@ -94,6 +96,14 @@ class Described:
                 numbers = iter(torch.cat([found.row for _, found in here]).cpu().tolist())
                 for deferred, found in here:
                     deferred.statistics, deferred.hash, deferred.sketch = found.read(numbers)
+
+
+def _dense(tensor: Tensor) -> Tensor | None:
+    """A copy of a tensor with its elements in a row; None of a large one, which is copied piece by piece."""
+    if tensor.layout is not torch.strided or tensor.nbytes > PIECE:
+        return None
+    with Untracked():
+        return tensor.contiguous()
 
 
 def sketch(tensor: Tensor) -> bytes | None:

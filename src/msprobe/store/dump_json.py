@@ -70,13 +70,15 @@ class Encoder:
     """Turns trees into JSON; the text of a leaf met again (a memoised description) is made once."""
 
     def __init__(self) -> None:
-        self._texts: dict[int, tuple[Leaf, str]] = {}
+        self._texts: dict[int, str] = {}  # by the id of the leaf
+        self._leaves: list[Leaf] = []  # holding them keeps their ids unique
         # By the id of the statistics: a leaf that says who made it has those of one that does not.
-        self._without_maker: dict[int, tuple[Leaf, str]] = {}
+        self._without_maker: dict[int, Leaf] = {}
 
     def forget(self) -> None:
         self._texts.clear()
         self._without_maker.clear()
+        self._leaves.clear()
 
     def tree(self, tree: Any) -> str:
         kind = type(tree)
@@ -91,22 +93,23 @@ class Encoder:
     def _leaf(self, leaf: Leaf) -> str:
         if leaf.shape is None or leaf.data_name is not None:  # not met again: it is the leaf of one slot
             return encode_leaf(leaf)
-        known = self._texts.get(id(leaf))
-        if known is None:
+        text = self._texts.get(id(leaf))
+        if text is None:
             if len(self._texts) >= _MANY_TEXTS:
                 self.forget()
-            known = self._texts[id(leaf)] = (leaf, self._new(leaf))  # holding the leaf keeps its id unique
-        return known[1]
+            self._leaves.append(leaf)
+            text = self._texts[id(leaf)] = self._new(leaf)
+        return text
 
     def _new(self, leaf: Leaf) -> str:
         if leaf.made_by is None:
             text = encode_leaf(leaf)
-            self._without_maker[id(leaf.stats)] = leaf, text
+            self._without_maker[id(leaf.stats)] = leaf
             return text
         before = self._without_maker.get(id(leaf.stats))
-        if before is None or before[0][:-1] != leaf[:-1]:
+        if before is None or before[:-1] != leaf[:-1]:
             return encode_leaf(leaf)
-        return f'{before[1][:-1]},"from":{quote(leaf.made_by)}}}'
+        return f'{self._texts[id(before)][:-1]},"from":{quote(leaf.made_by)}}}'
 
 
 # ---- reading ----
