@@ -13,6 +13,10 @@ UNKNOWN = -1  # the moment of a tensor without a maker
 _MANY = 50_000
 
 
+def _nobody() -> None:
+    """A reference to nothing."""
+
+
 class Seen:
     """A described tensor: its leaf, who made it, and the file that holds its content once it was saved."""
 
@@ -26,7 +30,7 @@ class Seen:
         version: Hashable | None,
         leaf: Leaf,
         maker: str | None,
-        reference: Callable[[], Any] = lambda: None,
+        reference: Callable[[], Any] = _nobody,
     ) -> None:
         self.reference = reference  # weak, to the tensor; without one it is not found by its identity
         self.version = version
@@ -35,7 +39,7 @@ class Seen:
         self._with_maker: Leaf | None = None
         self.file: str | None = None
         self.moment = UNKNOWN  # when its maker was noted, as capture.makers counts
-        self.memory: Callable[[], Any] = lambda: None  # weak, to the memory where capture.makers noted it
+        self.memory: Callable[[], Any] = _nobody  # weak, to the memory where capture.makers noted it
         self.earlier: tuple[Seen, ...] = ()  # what was noted there before, the latest last
 
     def with_maker(self) -> Leaf:

@@ -242,27 +242,30 @@ class Tap:
                 self._shares[index] = count
         self._expected = len(borders)
         for border in borders.values():
-            border.node.register_hook(self._hook(border.outputs, border.inputs))
+            border.node.register_hook(_Hook(self, border.outputs, border.inputs))
         return True
 
-    def _hook(self, outputs: list[_Way], inputs: list[_Way]) -> Callable[[Any, Any], None]:
+    def fire(
+        self,
+        outputs: list[_Way],
+        inputs: list[_Way],
+        of_inputs: Sequence[Tensor | None],
+        of_outputs: Sequence[Tensor | None],
+    ) -> None:
+        """Tell the gradients that a node of the call has just had and made."""
         sink = self._sink
-
-        def hook(of_inputs: Sequence[Tensor | None], of_outputs: Sequence[Tensor | None]) -> None:
-            if self._expected > 1:
-                self._follow_pass()
-            self._fired += 1
-            for number, index, window in outputs:
-                sink.of_output(index, _told(of_outputs[number], window))
-            for place, index, window in inputs:
-                if index in self._shares:
-                    self._gather(index, (of_inputs[place], window))
-                else:
-                    sink.of_input(index, _told(of_inputs[place], window))
-            if self._fired == self._expected:
-                self._flush()
-
-        return hook
+        if self._expected > 1:
+            self._follow_pass()
+        self._fired += 1
+        for number, index, window in outputs:
+            sink.of_output(index, _told(of_outputs[number], window))
+        for place, index, window in inputs:
+            if index in self._shares:
+                self._gather(index, (of_inputs[place], window))
+            else:
+                sink.of_input(index, _told(of_inputs[place], window))
+        if self._fired == self._expected:
+            self._flush()
 
     def _follow_pass(self) -> None:
         current = torch._C._current_graph_task_id()
@@ -286,6 +289,23 @@ class Tap:
                 self._sink.of_input(index, functools.partial(_sum, shares))
             self._came.clear()
             self._sink.finish()
+
+
+class _Hook:
+    """A tap at one node, which it does not hold.
+
+    A closure would be a handful of objects that live until backward, for each node of the model.
+    """
+
+    __slots__ = ("_inputs", "_outputs", "_tap")
+
+    def __init__(self, tap: Tap, outputs: list[_Way], inputs: list[_Way]) -> None:
+        self._tap = tap
+        self._outputs = outputs
+        self._inputs = inputs
+
+    def __call__(self, of_inputs: Sequence[Tensor | None], of_outputs: Sequence[Tensor | None]) -> None:
+        self._tap.fire(self._outputs, self._inputs, of_inputs, of_outputs)
 
 
 def _told(gradient: Tensor | None, window: _Window | None) -> Any:

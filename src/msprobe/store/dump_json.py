@@ -16,7 +16,7 @@ from msprobe.errors import RecordingError
 from msprobe.given import is_plain_name
 from msprobe.kernels import BRIEF_SIZE, SKETCH_SIZE, Statistics
 from msprobe.name import CallName
-from msprobe.record import MAX_DEPTH, Leaf, Record, Tree
+from msprobe.record import MAX_DEPTH, Deferred, Leaf, Record, Tree
 
 _MANY_TEXTS = 10_000
 
@@ -33,15 +33,19 @@ def encode_leaf(leaf: Leaf) -> str:
             encode = _FAST.get(type(leaf.value), _encode_plain)
             return f'{{"type":{quote(leaf.type)},"value":{encode(leaf.value)}}}'
         return _encode_plain({"type": leaf.type, **leaf.extra})
-    text = _encode_head(leaf.type, str(leaf.dtype), leaf.shape) + _encode_statistics(leaf.statistics)
+    stats, digest, sketch = leaf.stats, leaf.hash, leaf.sketch
+    if isinstance(stats, Deferred):
+        stats, digest, sketch = leaf.statistics, leaf.content_hash, leaf.content_sketch
+    text = _encode_head(leaf.type, str(leaf.dtype), leaf.shape) + _encode_statistics(stats)
     if leaf.requires_grad is not None:
         text += ',"requires_grad":true' if leaf.requires_grad else ',"requires_grad":false'
     if leaf.checksum is not None:
         text += f',"md5":"{leaf.checksum}"'
-    if (digest := leaf.content_hash) is not None:
+    if digest is not None:
         text += f',"hash":"{digest}"'
-    if (sketch := leaf.content_sketch) is not None:
-        text += f',"sketch":"{_METHODS[len(sketch)]}{base64.b64encode(sketch).decode("ascii")}"'
+    if sketch is not None:
+        digits = binascii.b2a_base64(sketch, newline=False).decode("ascii")
+        text += f',"sketch":"{_METHODS[len(sketch)]}{digits}"'
     if leaf.data_name is not None:
         text += f',"data_name":{quote(leaf.data_name)}'
     if leaf.extra:
