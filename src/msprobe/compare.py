@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,8 @@ _ALIGNED = "calls are paired by what they do, because {}"
 _BY_NUMBER = "{}, so calls of one number may be different calls: --align pairs calls by what they do"
 UNLIKE_FILES = "The files hold the "  # and what of them differs so that no number can be given
 
+_File = tuple[int, int]  # its device, and its number there
+_Files = tuple[_File, _File]  # of the target and of the golden run
 Progress = Callable[[int, int], None]  # how many of how many places are measured
 
 
@@ -265,9 +268,55 @@ def measured_tensors(
 ) -> Iterator[TensorErrors | None]:
     """The same by contents; tensors are read by several threads, a bounded number ahead."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        parts = (pairs[start : start + _AHEAD] for start in range(0, len(pairs), _AHEAD))
-        for part in parts:
-            yield from pool.map(lambda pair: _tensors(pair, target, golden), part)
+        contents = _Contents(pool, target, golden)
+        for start in range(0, len(pairs), _AHEAD):
+            waiting = [contents.begin(pair) for pair in pairs[start : start + _AHEAD]]
+            yield from (result() for result in waiting)
+
+
+class _Contents:
+    """Measures the tensor files of pairs, and two files only once, whatever they are called.
+
+    Most tensors are the result of one call and an argument of others. A recording holds such a tensor in one
+    file that has several names.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, target: Recording, golden: Recording) -> None:
+        self._pool = pool
+        self._target, self._golden = target, golden
+        self._known: dict[_Files, Future[TensorErrors | None]] = {}
+
+    def begin(self, pair: Pair) -> Callable[[], TensorErrors | None]:
+        """Have a pair measured; return what waits for its errors."""
+        files = self._files(pair)
+        first = self._known.get(files) if files is not None else None
+        if first is not None:
+            return functools.partial(self._same_as, first, pair)
+        future = self._pool.submit(_tensors, pair, self._target, self._golden)
+        if files is not None:
+            self._known[files] = future
+        return future.result
+
+    def _files(self, pair: Pair) -> _Files | None:
+        """Return which two files hold a pair; None if one of them has no other name."""
+        ours = None if pair.reason else _shared_file(file_of(self._target, pair.target))
+        theirs = None if ours is None else _shared_file(file_of(self._golden, pair.golden))
+        return None if ours is None or theirs is None else (ours, theirs)
+
+    def _same_as(self, first: Future[TensorErrors | None], pair: Pair) -> TensorErrors | None:
+        errors = first.result()
+        if errors is not None and (errors.sums is not None or errors is EQUAL):
+            return errors
+        return _tensors(pair, self._target, self._golden)  # its message names its own files
+
+
+def _shared_file(path: Path | None) -> _File | None:
+    """Return which file it is if it has several names."""
+    try:
+        status = None if path is None else os.stat(path)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if status is not None and status.st_nlink > 1 else None
 
 
 def _leaf(place: Place | None) -> Leaf | None:
