@@ -23,6 +23,7 @@ PARAMETERS_GRAD: Direction = "parameters_grad"
 DEBUG: Direction = "debug"
 
 MODULE_PREFIXES = frozenset({"Module", "Cell"})
+_MODULE_STARTS = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
 
 _DIRECTIONS = (FORWARD, BACKWARD, PARAMETERS_GRAD, DEBUG)
 _COUNT = re.compile("0|[1-9][0-9]{0,17}")
@@ -56,7 +57,8 @@ class CallName(NamedTuple):
 
     @property
     def is_module(self) -> bool:
-        return self.prefix in MODULE_PREFIXES and self.direction != DEBUG
+        owner = self.owner  # its prefix is not cut out: this is asked some dozen times for every call
+        return (owner.startswith(_MODULE_STARTS) or owner in MODULE_PREFIXES) and self.direction != DEBUG
 
     @property
     def call(self) -> str:

@@ -13,7 +13,22 @@ from msprobe.operators.table import TABLE
 
 def operator_of(name: CallName) -> Operator:
     """Return the row of a call's operator."""
-    word = concept(name)
+    return _operator_of(_uncounted(name))
+
+
+def concept(name: CallName) -> str:
+    """Return one word for what a call does, the same for every framework."""
+    return _concept(_uncounted(name))
+
+
+def _uncounted(name: CallName) -> CallName:
+    """The same name for every call of an API: what it does depends on nothing else."""
+    return CallName(name.owner, name.direction, None)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _operator_of(name: CallName) -> Operator:
+    word = _concept(name)
     row = TABLE.get(word)
     if name.prefix in _COMMUNICATIONS:
         return Operator(word, communicates=True)
@@ -29,9 +44,8 @@ def operator_named(word: str) -> Operator:
     return TABLE.get(word) or _unknown(word, False)
 
 
-@functools.lru_cache(maxsize=65_536)
-def concept(name: CallName) -> str:
-    """Return one word for what a call does, the same for every framework."""
+@functools.lru_cache(maxsize=16_384)
+def _concept(name: CallName) -> str:
     text = name.kind if name.is_module or name.prefix in _BY_TYPE else name.api
     word = text.replace("_", "").replace(".", "").lower()
     if text.startswith("__"):

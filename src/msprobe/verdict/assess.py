@@ -24,12 +24,12 @@ from msprobe.verdict.call_facts import (
     flipped_by_decisions,
     follows_from_dtype,
     has_other_count,
-    is_mixed,
     is_output,
     is_setting,
     plain_numbers,
     position_of,
     reaches_out,
+    roundoffs,
     unjudged_reason,
 )
 from msprobe.verdict.difference import SKETCH_NOISE
@@ -41,6 +41,7 @@ from msprobe.verdict.directions import (
     floor_of,
     own_scale_of,
     rounding_tests,
+    scale_deviation,
     tests_of,
     unit_tolerance,
     unlike_others,
@@ -401,13 +402,14 @@ class _Judge:
     ) -> Verdict:
         """The verdict of numbers with a fraction, beside what rounding and the arguments make of them."""
         value, name = seen.value, seen.pair.place.record.name
-        unit = max(coarsest((*call, *sources)), self._units.get(str(name), 0.0))
+        units = roundoffs((*call, *sources))
+        unit = max(max(units, default=SINGLE), self._units.get(str(name), 0.0))
         if operator.has_steps:
             unit = max(unit, self._coarser.automatic)
         reach, arguments = self._reach(seen, call, sources, operator)
         errors = [self._errors.of(argument) for argument in arguments]
         largest = list(map(self._errors.largest, arguments, errors))
-        mixed = is_mixed((*call, *sources)) or unit > coarsest(call)
+        mixed = len(units - {0.0}) > 1 or unit > coarsest(call)
         if any(argument.value.is_equal is None for argument in arguments):
             reach = reach._replace(is_exact=False)  # it is not known whether exactly the same went in
         own = own_rounding(reach, value.norm, unit, mixed)
@@ -428,10 +430,11 @@ class _Judge:
         if reach.is_exact and not mixed and not differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
         worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
-        if likely <= NOISE * value.norm:
-            shapes = tuple(argument.shape for argument in arguments)
-            own_scale = own_scale_of(value, own, likely, reach, arguments, errors)
-            self._note_scale(seen, operator, unit, shapes, own_scale)
+        if 0 < value.norm < math.inf and likely <= NOISE * value.norm and _has_coarse_scale(seen, unit):
+            deviation = scale_deviation(value, own, likely, reach, arguments, errors)
+            self._note_scale(
+                seen, operator, unit, arguments, own_scale_of(value, deviation, reach, arguments)
+            )
         alone = tests_of(value, unit, floor, own, own, 0.0, own / OUTPUT_ROUNDINGS, reach, (), ())
         verdict = Verdict(
             ORIGINATED,
@@ -459,13 +462,13 @@ class _Judge:
         seen: Seen,
         operator: Operator,
         unit: float,
-        shapes: tuple[tuple[int, ...], ...],
+        arguments: Sequence[Argument],
         found: tuple[float, float, float] | None,
     ) -> None:
-        """Keep the scale error of a forward call in a coarse dtype, to be held against that of its like."""
-        name = seen.pair.place.record.name
-        if found is not None and unit > SINGLE and name.direction == FORWARD and not name.is_module:
-            key = (operator.concept, name.direction, unit)
+        """Keep the scale error of a call, to be held against that of its like."""
+        if found is not None:
+            key = (operator.concept, seen.pair.place.record.name.direction, unit)
+            shapes = tuple(argument.shape for argument in arguments)
             self.scales.append(ScaleError(key, shapes, id(seen.pair), *found))
 
     def _whole(self, seen: Seen, differing: Sequence[Seen], sources: Sequence[Seen]) -> Verdict:
@@ -503,6 +506,12 @@ class _Judge:
         if name.direction == PARAMETERS_GRAD:
             return parameter_reach(seen.value, given), given.all
         return backward_reach(operator, seen.value, position_of(seen), given), given.all
+
+
+def _has_coarse_scale(seen: Seen, unit: float) -> bool:
+    """Whether a result's scale error is held against that of others: of a forward call, in a coarse dtype."""
+    name = seen.pair.place.record.name
+    return unit > SINGLE and name.direction == FORWARD and not name.is_module
 
 
 def _with_setting(verdict: Verdict, sources: Sequence[Seen]) -> Verdict:

@@ -37,8 +37,9 @@ def coarsest(places: Sequence[Seen]) -> float:
     return max((roundoff(leaf.dtype) for leaf in _leaves(places)), default=SINGLE)
 
 
-def is_mixed(places: Sequence[Seen]) -> bool:
-    return len({roundoff(leaf.dtype) for leaf in _leaves(places)} - {0.0}) > 1
+def roundoffs(places: Sequence[Seen]) -> set[float]:
+    """The roundoffs of the tensors; 0: whole numbers."""
+    return {roundoff(leaf.dtype) for leaf in _leaves(places)}
 
 
 def reaches_out(operator: Operator, call: Sequence[Seen]) -> bool:

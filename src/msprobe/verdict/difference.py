@@ -14,7 +14,7 @@ from msprobe.metrics.errors import PairError, Spread
 from msprobe.name import FORWARD
 from msprobe.pairing.described import SketchErrors, measure_sketches
 from msprobe.pairing.match import Pair
-from msprobe.record import Leaf, number_type
+from msprobe.record import Deferred, Leaf, number_type
 
 Sight = Literal["content", "sketch", "statistics", "hash", "value", "shape", "one side", ""]
 
@@ -92,6 +92,40 @@ class Difference(NamedTuple):
 
 UNKNOWN = Difference("")
 SAME_VALUE = Difference("value", True)
+
+
+class Differences:
+    """Says how far two values are apart; of two contents it finds that out once.
+
+    Most tensors are the result of one call and an argument of others.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[object, Difference] = {}
+
+    def of(self, pair: Pair, measured: Measured) -> Difference:
+        """Return what difference() says of a pair."""
+        key = _contents(pair) if not isinstance(measured, TensorErrors) else None
+        if key is None:
+            return difference(pair, measured)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = difference(pair, measured)
+        return found
+
+
+def _contents(pair: Pair) -> object:
+    """All that the difference of two tensors is found by; None where no hashes tell contents apart."""
+    if pair.target is None or pair.golden is None or pair.reason or pair.unjudged:
+        return None
+    ours, theirs = pair.target.leaf, pair.golden.leaf
+    if ours is None or theirs is None or ours.hash is None or theirs.hash is None:
+        return None
+    if not ours.is_tensor or isinstance(ours.stats, Deferred) or isinstance(theirs.stats, Deferred):
+        return None
+    return tuple(
+        (leaf.hash, leaf.dtype, leaf.shape, leaf.stats, leaf.checksum, leaf.sketch) for leaf in (ours, theirs)
+    )
 
 
 def difference(pair: Pair, measured: Measured) -> Difference:

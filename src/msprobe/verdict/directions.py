@@ -81,8 +81,8 @@ def tests_of(
     relative = likely / norm
     bent = reach.bends * relative * relative
     share = (bound - own - GAIN * reached) / norm if arguments else 0.0  # what decisions may have changed
-    found = own_scale_of(value, own, likely, reach, arguments, errors)
-    deviation, passed = _deviation(value, own, likely, reach, arguments, errors), 0.0
+    deviation, passed = scale_deviation(value, own, likely, reach, arguments, errors), 0.0
+    found = own_scale_of(value, deviation, reach, arguments)
     if value.sight != "content":
         bent += (likely / norm) ** 2
     if found is not None:
@@ -119,7 +119,7 @@ def _least(floor: float, deviation: float) -> float:
     return max(floor + FLOOR_DEVIATIONS * deviation, DEVIATIONS * deviation)
 
 
-def _deviation(
+def scale_deviation(
     value: Difference,
     own: float,
     likely: float,
@@ -148,18 +148,10 @@ def _deviation(
 
 
 def own_scale_of(
-    value: Difference,
-    own: float,
-    likely: float,
-    reach: Reach,
-    arguments: Sequence[Argument],
-    errors: Sequence[float],
+    value: Difference, deviation: float | None, reach: Reach, arguments: Sequence[Argument]
 ) -> tuple[float, float, float] | None:
     """The scale error without what the arguments bring, its standard error, and what they may bring more."""
-    if value.scale is None or not value.norm or not math.isfinite(value.norm):
-        return None
-    deviation = _deviation(value, own, likely, reach, arguments, errors)
-    if deviation is None:
+    if value.scale is None or deviation is None or not value.norm or not math.isfinite(value.norm):
         return None
     if not arguments:
         return value.scale, deviation, 0.0

@@ -14,7 +14,7 @@ from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName, slot_name
 from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place
 from msprobe.record import Leaf, Record
-from msprobe.verdict.difference import SAME_VALUE, Difference, difference, other_shape
+from msprobe.verdict.difference import SAME_VALUE, Difference, Differences, other_shape
 from msprobe.verdict.levels import PASSED_ON, Verdict
 from msprobe.verdict.sources import Seen
 
@@ -43,6 +43,7 @@ class OneSided:
 
     def __init__(self, findings: Sequence[Finding], graphs: tuple[Graph, Graph]) -> None:
         self._graphs = graphs
+        self._differences = Differences()
         self._has_makers = all(graph.is_recorded for graph in graphs)
         pairs = [finding.pair for finding in findings]
         both = [pair for pair in pairs if pair.target is not None and pair.golden is not None]
@@ -55,19 +56,19 @@ class OneSided:
         """Return how far two values are apart, or that only one run has this one."""
         is_backward = pair.place.record.name.direction != FORWARD
         if is_backward and not self._has_makers:  # other tools record other gradients
-            return difference(pair, measured)
+            return self._differences.of(pair, measured)
         if pair.is_one_sided or self._is_lost_gradient(pair):
             return ONE_SIDED
         ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
         if ours is None or theirs is None or pair.unjudged:
-            return difference(pair, measured)
+            return self._differences.of(pair, measured)
         if ours.is_tensor != theirs.is_tensor:
             return _number_beside_tensor(ours, theirs)
         is_other = ours.is_tensor and ours.shape != theirs.shape and pair.certainty is not None
         return (
             other_shape(ours, theirs)
             if is_other and self._is_taken_elsewhere(pair)
-            else difference(pair, measured)
+            else self._differences.of(pair, measured)
         )
 
     def _is_taken_elsewhere(self, pair: Pair) -> bool:

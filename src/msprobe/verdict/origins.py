@@ -48,15 +48,16 @@ class Origins:
         self.errors = KnownErrors(self._graph, self.stretches)
         self.blamed: dict[tuple[int, str, str], Verdict] = {}  # calls without a counterpart that are at fault
         self._golden_errors: dict[tuple[str, str], float] = {}  # by record and slot of the golden run
-        self._shown: dict[object, Made] = {}  # by content, for recordings that name no makers
+        self._by_content: dict[object, Made] = {}  # for recordings that name no makers
+        self._unindexed: list[tuple[Seen, Made]] = []  # what is not there yet: mostly nobody asks for it
 
     def note(self, seen: Seen, made: Made) -> None:
         """Note what a call gave out."""
         self.errors.made[spot_of(seen)] = made
         if (other := seen.pair.golden) is not None:
             self._golden_errors[str(other.record.name), other.slot] = made.relative
-        if not seen.value.agrees and (known := content(seen.pair)) is not None:
-            self._shown[known] = made
+        if not seen.value.agrees:
+            self._unindexed.append((seen, made))
 
     def of(self, seen: Seen) -> Origin:
         """Where a tensor that differs comes from, and whether that explains it."""
@@ -74,8 +75,8 @@ class Origins:
         if gradient is not None:
             makers = self._graph.gradient_makers(gradient.name)
         found = self.errors.made_by(makers)
-        if not makers and content(seen.pair) in self._shown:
-            shown = self._shown[content(seen.pair)]
+        shown = None if makers else self._shown_before(seen)
+        if shown is not None:
             return Origin(True, "as an earlier call made it", True, shown.verdict.is_cancelled, shown.error)
         if not found or len(found) < len(makers):
             state = self._graph.state(record, slot)
@@ -100,6 +101,14 @@ class Origins:
             explains = True
         cancelled = any(made.verdict.is_cancelled for made in found)
         return Origin(True, words if explains else changed, explains, cancelled, total)
+
+    def _shown_before(self, seen: Seen) -> Made | None:
+        """What a call gave out that had the same content."""
+        for other, made in self._unindexed:
+            if (known := content(other.pair)) is not None:
+                self._by_content[known] = made
+        self._unindexed.clear()
+        return self._by_content.get(content(seen.pair))
 
     def _other_maker(self, seen: Seen, makers: Sequence[Maker]) -> str:
         """In words, that calls which are not each other's counterparts made a value in the two runs."""
