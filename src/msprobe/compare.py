@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from msprobe.analyse.judge import Finding, by_call, colour, judge
 from msprobe.analyse.measure import (
     EQUAL,
     Measured,
+    StatisticsErrors,
     TensorErrors,
     measure_checksums,
     measure_statistics,
@@ -33,7 +34,7 @@ from msprobe.pairing.numbers import mistrust
 from msprobe.pairing.other_tools import understood
 from msprobe.pairing.strays import Stray, sentences, strays
 from msprobe.pairing.stretch import stretches
-from msprobe.record import Leaf, Recording
+from msprobe.record import Leaf, Recording, content_key
 from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
 from msprobe.verdict.assess import assess
@@ -258,9 +259,26 @@ def _measured(mode: str, pairs: Sequence[Pair], target: Recording, golden: Recor
     if mode == TENSOR:
         yield from measured_tensors(pairs, target, golden)
         return
-    measure = measure_checksums if mode == CHECKSUM else measure_statistics
+    if mode == CHECKSUM:
+        for pair in pairs:
+            yield measure_checksums(_leaf(pair.target), _leaf(pair.golden)) if not pair.reason else None
+        return
+    known: dict[tuple[Hashable, Hashable], StatisticsErrors] = {}  # many values go into several calls
     for pair in pairs:
-        yield measure(_leaf(pair.target), _leaf(pair.golden)) if not pair.reason else None
+        yield _statistics(_leaf(pair.target), _leaf(pair.golden), known) if not pair.reason else None
+
+
+def _statistics(
+    ours: Leaf | None, theirs: Leaf | None, known: dict[tuple[Hashable, Hashable], StatisticsErrors]
+) -> StatisticsErrors:
+    """Measure two values by their statistics; `known`: what was found of other pairs, by their contents."""
+    contents = ours and content_key(ours), theirs and content_key(theirs)
+    if None in contents:
+        return measure_statistics(ours, theirs)
+    found = known.get(contents)
+    if found is None:
+        found = known[contents] = measure_statistics(ours, theirs)
+    return found
 
 
 def measured_tensors(

@@ -63,7 +63,8 @@ class Graph:
     @functools.cached_property
     def is_recorded(self) -> bool:
         """Whether the recording says who made its values; if not, everything is inferred."""
-        return any(leaf.made_by is not None for found in self._tensors.values() for _, leaf in found.values())
+        found = (leaf for record in self._records.values() for _, _, leaf in slots(record))
+        return any(leaf is not None and leaf.made_by is not None and _is_tensor(leaf) for leaf in found)
 
     def makers(self, record: str, slot: str) -> tuple[Maker, ...]:
         """The makers of an input, or of a module's output: none if unknown, several if it is their sum."""
@@ -178,7 +179,7 @@ class Graph:
             key: {
                 slot: (side, leaf)
                 for slot, side, leaf in slots(record)
-                if leaf is not None and leaf.is_tensor and leaf.type != "numpy.ndarray"
+                if leaf is not None and _is_tensor(leaf)
             }
             for key, record in self._records.items()
         }
@@ -402,3 +403,8 @@ class Graph:
 
     def _state_of(self, owner: str) -> dict[str, str]:
         return self._states.get(owner, {})
+
+
+def _is_tensor(leaf: Leaf) -> bool:
+    """Whether a leaf is a tensor of the framework."""
+    return leaf.is_tensor and leaf.type != "numpy.ndarray"

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msprobe.kernels import Statistics, described_of
@@ -101,6 +101,17 @@ def with_sketch(leaf: Leaf, sketch: bytes) -> Leaf:
     return tuple.__new__(Leaf, (*leaf[:7], sketch, *leaf[8:]))
 
 
+def content_key(leaf: Leaf) -> Hashable:
+    """All that is known of the content of a tensor; None if there is no hash to tell it from others.
+
+    Without one, numbers that are equal may look different: 1 and 1.0, 0.0 and -0.0.
+    """
+    if leaf.hash is None or not leaf.is_tensor or isinstance(leaf.stats, Deferred):
+        return None
+    return leaf.hash, leaf.dtype, leaf.shape, leaf.stats, leaf.checksum, leaf.sketch
+
+
+@functools.lru_cache(maxsize=256)
 def number_type(dtype: str | None) -> str:
     """What a framework calls its dtype, as numpy would: `float32` of `torch.float32` and of `Float32`."""
     return (dtype or "").rpartition(".")[2].lower()
@@ -227,14 +238,14 @@ def slots(record: Record, before: str = "") -> Iterator[tuple[str, Side, Leaf | 
 
 
 def _slots(tree: Tree, slot: str, side: Side) -> Iterator[tuple[str, Side, Leaf | None]]:
-    if isinstance(tree, list):
-        for number, item in enumerate(tree):
-            yield from _slots(item, f"{slot}.{number}", side)
-    elif isinstance(tree, dict):
-        for key, item in tree.items():
-            yield from _slots(item, f"{slot}.{key}", side)
-    else:
+    if not isinstance(tree, (list, dict)):
         yield slot, side, tree
+        return
+    for key, item in enumerate(tree) if isinstance(tree, list) else tree.items():
+        if isinstance(item, (list, dict)):
+            yield from _slots(item, f"{slot}.{key}", side)
+        else:
+            yield f"{slot}.{key}", side, item
 
 
 def plain_leaf(value: Any) -> Leaf | None:

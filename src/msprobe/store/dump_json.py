@@ -241,12 +241,17 @@ def _plain(value: Any, where: str) -> Any:
 
 def _decode_shape(shape: Any, where: str) -> tuple[int, ...]:
     sizes = tuple(shape) if type(shape) is list else None
-    if sizes is None or not (_INTEGERS.issuperset(map(type, sizes)) and min(sizes, default=0) >= _OPEN):
-        raise _damaged(where, "shape", shape)
-    elements = math.prod(map(abs, sizes))
-    if not 0 < elements < _MOST_ELEMENTS and (0 not in sizes or max(sizes) >= _MOST_ELEMENTS):
+    if sizes is None or not (_INTEGERS.issuperset(map(type, sizes)) and _is_shape(sizes)):
         raise _damaged(where, "shape", shape)
     return sizes
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_shape(sizes: tuple[int, ...]) -> bool:
+    if min(sizes, default=0) < _OPEN:
+        return False
+    elements = math.prod(map(abs, sizes))
+    return 0 < elements < _MOST_ELEMENTS or (0 in sizes and max(sizes) < _MOST_ELEMENTS)
 
 
 def _decode_statistics(data: dict[str, Any], where: str) -> Statistics:
@@ -265,12 +270,19 @@ def _decode_statistics(data: dict[str, Any], where: str) -> Statistics:
 def _decode_sketch(text: Any, where: str) -> bytes | None:
     if text is None:
         return None
-    if isinstance(text, str):
-        with contextlib.suppress(binascii.Error, ValueError):
-            numbers = base64.b64decode(text[5:], validate=True)
-            if _METHODS.get(len(numbers)) == text[:5]:
-                return numbers
-    raise _damaged(where, "sketch", text)
+    numbers = _sketch(text) if isinstance(text, str) else None
+    if numbers is None:
+        raise _damaged(where, "sketch", text)
+    return numbers
+
+
+@functools.lru_cache(maxsize=4096)  # what one call gives out goes into others that follow soon
+def _sketch(text: str) -> bytes | None:
+    with contextlib.suppress(binascii.Error, ValueError):
+        numbers = base64.b64decode(text[5:], validate=True)
+        if _METHODS.get(len(numbers)) == text[:5]:
+            return numbers
+    return None
 
 
 def _damaged(where: str, key: str, value: Any) -> RecordingError:

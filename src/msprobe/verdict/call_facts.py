@@ -8,7 +8,7 @@ from typing import Literal
 
 from msprobe.dtypes import SINGLE, are_same_limit, roundoff
 from msprobe.operators import Operator
-from msprobe.pairing.match import Pair, Place
+from msprobe.pairing.match import Pair
 from msprobe.record import Leaf
 from msprobe.verdict.difference import Difference
 from msprobe.verdict.sources import Seen
@@ -52,9 +52,13 @@ def reaches_out(operator: Operator, call: Sequence[Seen]) -> bool:
 
 def has_other_count(seen: Seen) -> bool:
     """Whether a tensor has other numbers of elements in the two runs: what it made cannot be compared."""
-    leaves = [place.leaf for place in seen.pair[:2] if isinstance(place, Place)]
-    tensors = [leaf for leaf in leaves if leaf is not None and leaf.is_tensor and leaf.shape is not None]
-    return len(tensors) == 2 and tensors[0].elements != tensors[1].elements
+    target, golden = seen.pair.target, seen.pair.golden
+    if target is None or golden is None or target.leaf is None or golden.leaf is None:
+        return False
+    ours, theirs = target.leaf, golden.leaf
+    if ours.shape == theirs.shape or not (ours.is_tensor and theirs.is_tensor):
+        return False
+    return ours.elements != theirs.elements
 
 
 def shows_all(seen: Seen) -> bool:

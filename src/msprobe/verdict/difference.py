@@ -14,7 +14,7 @@ from msprobe.metrics.errors import PairError, Spread
 from msprobe.name import FORWARD
 from msprobe.pairing.described import SketchErrors, measure_sketches
 from msprobe.pairing.match import Pair
-from msprobe.record import Deferred, Leaf, number_type
+from msprobe.record import Leaf, content_key, number_type
 
 Sight = Literal["content", "sketch", "statistics", "hash", "value", "shape", "one side", ""]
 
@@ -119,13 +119,10 @@ def _contents(pair: Pair) -> object:
     if pair.target is None or pair.golden is None or pair.reason or pair.unjudged:
         return None
     ours, theirs = pair.target.leaf, pair.golden.leaf
-    if ours is None or theirs is None or ours.hash is None or theirs.hash is None:
+    if ours is None or theirs is None:
         return None
-    if not ours.is_tensor or isinstance(ours.stats, Deferred) or isinstance(theirs.stats, Deferred):
-        return None
-    return tuple(
-        (leaf.hash, leaf.dtype, leaf.shape, leaf.stats, leaf.checksum, leaf.sketch) for leaf in (ours, theirs)
-    )
+    keys = content_key(ours), content_key(theirs)
+    return keys if None not in keys else None
 
 
 def difference(pair: Pair, measured: Measured) -> Difference:
