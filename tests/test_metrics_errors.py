@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from msprobe.metrics.errors import Bound, PairError, Spread, measure_error
+from msprobe.kernels_error import Terms, error_sums
+from msprobe.metrics.errors import Bound, Spread, measure_error
 
 NAN, INF = math.nan, math.inf
 RANDOM = np.random.default_rng(7)
@@ -211,16 +212,40 @@ def test_integers_and_booleans() -> None:
     assert measure_error(np.array([True, False]), np.array([True, True])).error_norm == 1.0
 
 
-def test_parts_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays of several parts, by rows and by columns, give what one part gives."""
-    pairs = [made((7, 40)), made((6, 5, 9)), made((300,))]
-    whole = [measure_error(*pair) for pair in pairs]
-    monkeypatch.setattr("msprobe.metrics.errors._AT_ONCE", 16)
-    for pair, expected in zip(pairs, whole, strict=True):
-        found = measure_error(*pair)
-        for name in PairError._fields:
-            ours, theirs = (np.array(getattr(each, name)) for each in (found, expected))
-            assert (ours == theirs).all() or ours == pytest.approx(theirs), name
+def odd_numbers(shape: tuple[int, ...], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of a dtype, with NaN and infinities on one side and on both."""
+    pair = tuple(each.astype(dtype) for each in made(shape))
+    for each, values in zip(pair, ((NAN, INF, INF, 1), (NAN, INF, -INF, NAN)), strict=True):
+        each.reshape(-1)[[0, 3, 5, 8]] = values
+    return pair[0], pair[1]
+
+
+@pytest.mark.parametrize("terms", [Terms(), Terms(3, 2.0, 0.01, 0.001), Terms(-100)])
+def test_numpy_adds_up_as_the_kernel_does(monkeypatch: pytest.MonkeyPatch, terms: Terms) -> None:
+    """Bit by bit, also of arrays of several parts and of numbers that lie anywhere in memory."""
+    pairs = [made((7, 40)), made((60, 9)), made((1, 3000)), made((3, 2050)), made((50, 1)), made((0, 3))]
+    pairs += [odd_numbers((30, 5), dtype) for dtype in ("float16", "float32", "float64")]
+    memory = np.frombuffer(b"-" + pairs[0][0].tobytes(), np.uint8)[1:].view(np.float64).reshape(7, 40)
+    pairs += [(memory, pairs[0][1].astype(np.float32)), (np.arange(12).reshape(4, 3), np.ones((4, 3), bool))]
+    found = [error_sums(*pair, terms) for pair in pairs]
+    monkeypatch.setattr("msprobe.kernels._native", None)
+    for at_once in (1 << 15, 16):
+        monkeypatch.setattr("msprobe.kernels_error._AT_ONCE", at_once)
+        for pair, expected in zip(pairs, found, strict=True):
+            with np.errstate(all="ignore"):
+                again = error_sums(*pair, terms)
+            assert all(np.array_equal(*each) for each in zip(again, expected, strict=True)), pair[0].shape
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-60, 1e60, 1e300])
+def test_no_size_of_numbers_changes_the_measures(size: float) -> None:
+    """Their fourth powers would leave the range of float64."""
+    result, reference = made((12, 30))
+    plain, found = measure_error(result, reference), measure_error(result * size, reference * size)
+    assert found.scale_deviation == pytest.approx(plain.scale_deviation)
+    assert found.error_norm == pytest.approx(plain.error_norm * size)
+    for ours, theirs in zip(found.spreads, plain.spreads, strict=True):
+        assert ours == pytest.approx(theirs)
 
 
 def test_other_shapes_are_refused() -> None:

@@ -653,6 +653,33 @@ static PyObject *pair(PyObject *module, PyObject *const *arguments, Py_ssize_t g
                                                s.five_thousandths, s.unequal, s.mismatched, s.opposite));
 }
 
+static PyObject *error(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    Memory result, reference;
+    ErrorFound f = {0};
+    if (given != 12)
+        return refuse("error takes an address and a kind, both again, rows, columns, two addresses and four numbers.");
+    size_t rows = PyLong_AsSize_t(arguments[4]), columns = PyLong_AsSize_t(arguments[5]);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *count = PyNumber_Multiply(arguments[4], arguments[5]);
+    if (count == NULL) return NULL;
+    PyObject *const of_result[] = {arguments[0], count, arguments[1]};
+    PyObject *const of_reference[] = {arguments[2], count, arguments[3]};
+    int are_good = memory_of(of_result, &result) && memory_of(of_reference, &reference);
+    Py_DECREF(count);
+    if (!are_good) return NULL;
+    double *by_row = PyLong_AsVoidPtr(arguments[6]), *by_column = PyLong_AsVoidPtr(arguments[7]);
+    ErrorTerms terms = {PyFloat_AsDouble(arguments[8]), PyFloat_AsDouble(arguments[9]),
+                        PyFloat_AsDouble(arguments[10]), PyFloat_AsDouble(arguments[11])};
+    if (PyErr_Occurred()) return NULL;
+    if (by_row == NULL || by_column == NULL) return refuse("There are no sums at this address.");
+    RUN_KERNEL(result, error_sums(result.address, result.kind->widening, reference.address,
+                                  reference.kind->widening, rows, columns, &terms, by_row, by_column, &f));
+    return Py_BuildValue("(dddKKKK)", f.largest, f.largest_error, f.squares, f.place, f.absent, f.mismatched,
+                         f.beyond);
+}
+
 static PyObject *sketch(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
@@ -738,6 +765,9 @@ static PyMethodDef METHODS[] = {
     {"hash_part", (PyCFunction)(void (*)(void))hash_part, METH_FASTCALL, "(address, size)"},
     {"pair", (PyCFunction)(void (*)(void))pair, METH_FASTCALL,
      "(type, target, target_kind, golden, golden_kind, count)"},
+    {"error", (PyCFunction)(void (*)(void))error, METH_FASTCALL,
+     "(result, result_kind, reference, reference_kind, rows, columns, by_row, by_column, scale, overflow, relative, "
+     "absolute)"},
     {"sketch", (PyCFunction)(void (*)(void))sketch, METH_FASTCALL, "(address, count, kind)"},
     {"sketch_add", (PyCFunction)(void (*)(void))sketch_add, METH_FASTCALL, "(sums, first, address, count, kind)"},
     {"sketch_end", sketch_end, METH_O, "(sums)"},

@@ -12,6 +12,21 @@ def hash_part(address: int, size: int, /) -> int: ...
 def pair(
     type: type[_Values], target: int, target_kind: str, golden: int, golden_kind: str, count: int, /
 ) -> _Values: ...
+def error(
+    result: int,
+    result_kind: str,
+    reference: int,
+    reference_kind: str,
+    rows: int,
+    columns: int,
+    by_row: int,
+    by_column: int,
+    scale: float,
+    overflow: float,
+    relative: float,
+    absolute: float,
+    /,
+) -> tuple[float, float, float, int, int, int, int]: ...
 def sketch(address: int, count: int, kind: str, /) -> bytes: ...
 def sketch_add(sums: int, first: int, address: int, count: int, kind: str, /) -> None: ...
 def sketch_end(sums: int, /) -> bytes: ...

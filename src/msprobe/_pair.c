@@ -1,5 +1,6 @@
 /* Two tensors, element by element, in one pass: the sums, peaks and counts that each metric of a comparison
- * is made of. msprobe/kernels.py holds the same definitions in numpy, and adds in the same order. */
+ * is made of. msprobe/kernels_numpy.py and kernels_error.py hold the same definitions in numpy, and add in the
+ * same order. */
 #include "_widen.h"
 
 /* So few lanes, because nine numbers are kept in each, and all of them should stay in registers; the division
@@ -181,5 +182,125 @@ void pair_sums(const void *target, const Widening *target_kind, const void *gold
         sums->unequal += part.unequal;
         sums->mismatched += part.mismatched;
         sums->opposite += part.opposite;
+    }
+}
+
+/* ---- the error of a result by row and by column ---- */
+
+/* Each number as a vector that may lie anywhere. */
+typedef double Loose __attribute__((vector_size(8 * LANES), may_alias, aligned(8)));
+
+KERNEL int has_odd(const double *result, const double *reference, size_t count)
+{
+    const Words inf = (Words){0} + 0x7FF0000000000000;
+    Words odd = {0};
+    for (size_t i = 0; i < count; i += LANES) {
+        Words y = *(const Words *)(const void *)(result + i), g = *(const Words *)(const void *)(reference + i);
+        odd |= ((y & INT64_MAX) >= inf) | ((g & INT64_MAX) >= inf);
+    }
+    return (odd[0] | odd[1] | odd[2] | odd[3]) != 0;
+}
+
+/* What is NaN or infinite on a side becomes 0 on both. */
+static void leave_out_odd(double *result, double *reference, size_t count, ErrorFound *found)
+{
+    for (size_t i = 0; i < count; i++) {
+        double y = result[i], g = reference[i];
+        if (isfinite(y) && isfinite(g)) continue;
+        found->absent++;
+        found->mismatched += y != g && !(isnan(y) && isnan(g));
+        result[i] = reference[i] = 0;
+    }
+}
+
+static void overflow_above(double limit, double *reference, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fabs(reference[i]) > limit) reference[i] *= INFINITY;
+}
+
+static uint64_t errors_beyond(const ErrorTerms *terms, const double *result, const double *reference, size_t count)
+{
+    uint64_t beyond = 0;
+    for (size_t i = 0; i < count; i++)
+        beyond += !(fabs(result[i] - reference[i]) <= terms->relative * fabs(reference[i]) + terms->absolute);
+    return beyond;
+}
+
+typedef struct {
+    _Alignas(64) Doubles sums[ERROR_SUMS];
+    Doubles squares, largest, largest_error;
+} RowSums;
+
+/* Adds one term of a vector of errors to the sum of its row and to those of its columns. */
+#define ADD_TERM(NUMBER, TERM)                                                                               \
+    do {                                                                                                     \
+        Doubles term = (TERM);                                                                               \
+        sum_##NUMBER += term;                                                                                \
+        *(Loose *)(columns + NUMBER * stride + i) += term;                                                   \
+    } while (0)
+
+/* Some numbers of one row, and of the columns of which `stride` lie in a row. The sums have names, because an
+ * array of them would not stay in registers. */
+KERNEL void add_errors(const double *restrict result, const double *restrict reference, size_t count, double factor,
+                       RowSums *restrict row, double *restrict columns, size_t stride)
+{
+    const Doubles scale = (Doubles){0} + factor;
+    Doubles sum_0 = row->sums[0], sum_1 = row->sums[1], sum_2 = row->sums[2];
+    Doubles sum_3 = row->sums[3], sum_4 = row->sums[4], sum_5 = row->sums[5];
+    Doubles squares = row->squares, largest = row->largest, largest_error = row->largest_error;
+    for (size_t i = 0; i < count; i += LANES) {
+        Doubles g = *(const Doubles *)(reference + i), e = *(const Doubles *)(result + i) - g;
+        largest = LARGER(MAGNITUDE(g), largest);
+        largest_error = LARGER(MAGNITUDE(e), largest_error);
+        g *= scale, e *= scale;
+        Doubles product = e * g, square = g * g;
+        squares += e * e;
+        ADD_TERM(0, product);
+        ADD_TERM(1, square);
+        ADD_TERM(2, e);
+        ADD_TERM(3, product * product);
+        ADD_TERM(4, product * square);
+        ADD_TERM(5, square * square);
+    }
+    *row = (RowSums){{sum_0, sum_1, sum_2, sum_3, sum_4, sum_5}, squares, largest, largest_error};
+}
+
+static size_t place_of(double error, const double *result, const double *reference)
+{
+    size_t i = 0;
+    while (fabs(result[i] - reference[i]) != error) i++;
+    return i;
+}
+
+void error_sums(const void *result, const Widening *result_kind, const void *reference,
+                const Widening *reference_kind, size_t rows, size_t columns, const ErrorTerms *terms,
+                double *by_row, double *by_column, ErrorFound *found)
+{
+    Side sides[2];
+    double *y = sides[0].values, *g = sides[1].values;
+    size_t stride = (columns + LANES - 1) / LANES * LANES;
+    sides[0].kind = result_kind, sides[1].kind = reference_kind;
+    for (size_t row = 0; row < rows; row++) {
+        RowSums sums = {0};
+        for (size_t i = 0; i < columns; i += PART) {
+            size_t length = columns - i < PART ? columns - i : PART, start = row * columns + i;
+            size_t padded = (length + LANES - 1) / LANES * LANES;
+            side_read(&sides[0], (const unsigned char *)result + start * result_kind->size, length, padded);
+            side_read(&sides[1], (const unsigned char *)reference + start * reference_kind->size, length, padded);
+            result_kind->widen(sides[0].raw, padded, y);
+            reference_kind->widen(sides[1].raw, padded, g);
+            if (terms->overflow < INFINITY) overflow_above(terms->overflow, g, length);
+            if (has_odd(y, g, padded)) leave_out_odd(y, g, length, found);
+            if (terms->absolute < INFINITY) found->beyond += errors_beyond(terms, y, g, length);
+            add_errors(y, g, padded, terms->scale, &sums, by_column + i, stride);
+            if (LARGEST(sums.largest_error) > found->largest_error) {
+                found->largest_error = LARGEST(sums.largest_error);
+                found->place = start + place_of(found->largest_error, y, g);
+            }
+        }
+        for (size_t n = 0; n < ERROR_SUMS; n++) by_row[n * rows + row] = SUM(sums.sums[n]);
+        found->squares += SUM(sums.squares);
+        found->largest = larger(LARGEST(sums.largest), found->largest);
     }
 }

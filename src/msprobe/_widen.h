@@ -109,6 +109,26 @@ typedef struct {
 HIDDEN void pair_sums(const void *target, const Widening *target_kind, const void *golden,
                       const Widening *golden_kind, size_t count, PairSums *sums);
 
+/* What a result and its reference say about each other; metrics/errors.py has the formulas. */
+typedef struct {
+    double scale;              /* both are multiplied by this power of two before they are added up */
+    double overflow;           /* a larger number of the reference counts as infinite */
+    double relative, absolute; /* an error beyond relative * |reference| + absolute is counted */
+} ErrorTerms;
+
+typedef struct {
+    double largest, largest_error, squares; /* of the reference; of the error, unscaled; of the scaled error */
+    unsigned long long place, absent, mismatched, beyond;
+} ErrorFound;
+
+enum { ERROR_SUMS = 6 }; /* of e g, g g, e, e e g g, e g g g, g g g g */
+
+/* `by_row`: each sum of all rows, one sum after the other. `by_column`: the same of all columns, whose number is
+ * rounded up to a multiple of 4. The caller starts all of them, and `found`, at 0. */
+HIDDEN void error_sums(const void *result, const Widening *result_kind, const void *reference,
+                       const Widening *reference_kind, size_t rows, size_t columns, const ErrorTerms *terms,
+                       double *by_row, double *by_column, ErrorFound *found);
+
 /* ---- what _hash.c gives ---- */
 
 enum { HASH_BLOCK = 4096 }; /* bytes; only the last part of a tensor may be no multiple of it */

@@ -220,6 +220,11 @@ def pair(target: int, target_kind: str, golden: int, golden_kind: str, count: in
     return _native.pair(PairSums, target, target_kind, golden, golden_kind, count)
 
 
+def native() -> Any:
+    """The compiled kernels; None where they are not built."""
+    return _native
+
+
 def checksum(data: "Buffer") -> str:
     """CRC-32 of the bytes, as 8 hexadecimal digits."""
     return f"{crc32(data):08x}"

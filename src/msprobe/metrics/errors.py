@@ -23,6 +23,7 @@ same, it is counted as mismatched.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -30,13 +31,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from msprobe.kernels_error import Terms, error_sums
+
 _Floats = npt.NDArray[np.float64]
 _Array = np.ndarray[Any, Any]
 
 LEAST_BLOCKS = 8  # fewer say nothing about how sums over blocks scatter
 _LEAST_NUMBERS = 64  # of an array that has no axis of that many indices, to be cut into blocks at all
 _LEAST_CARRIERS = 4.0  # numbers that an index needs for a scale error of its own
-_AT_ONCE = 1 << 17
+_PLAIN = 150  # of numbers below 2**150, such as each float32, fourth powers stay in range
+_MOST = 1000  # 2**1000 is still a float64
 
 
 class Bound(NamedTuple):
@@ -91,13 +95,8 @@ def measure_error(
     ours, theirs = _real(result), _real(reference)
     if ours.shape != theirs.shape:
         raise ValueError(f"the result has shape {ours.shape}, but the reference {theirs.shape}")
-    pair = _Pair(ours, theirs, overflow)
     with np.errstate(all="ignore"):
-        extremes = _extremes(pair, bound)
-        totals = _Totals(pair, extremes.exponent)
-        for part in pair.parts():
-            totals.add(part)
-        return _summary(extremes, totals)
+        return _summary(_Pair(ours, theirs, bound, overflow))
 
 
 def _real(array: _Array) -> _Array:
@@ -108,157 +107,96 @@ def _real(array: _Array) -> _Array:
     return whole.view(whole.real.dtype).reshape(*array.shape, 2)
 
 
-class _Part(NamedTuple):
-    """Some rows and columns of the two arrays, in float64; zeros where a number is not finite on a side."""
-
-    rows: slice
-    columns: slice
-    reference: _Floats
-    error: _Floats
-    absent: int  # not finite on a side
-    mismatched: int
-
-
 class _Pair:
-    """Two arrays as rows along their last axis."""
+    """Two arrays as rows along their last axis, and their sums."""
 
-    def __init__(self, result: _Array, reference: _Array, overflow: float) -> None:
+    def __init__(self, result: _Array, reference: _Array, bound: Bound | None, overflow: float) -> None:
         self.shape = tuple(result.shape)
         self.long = [size for size in self.shape if size > 1] or [1]  # axes of one index are none
-        self.last = self.long[-1]
+        self.last: int = self.long[-1]
         self._sides = result.reshape(-1, self.last), reference.reshape(-1, self.last)
-        self.rows = self._sides[0].shape[0]
-        self._overflow = overflow
+        self._terms = Terms(0, overflow, *(bound if bound is not None else ()))
+        self.found = error_sums(*self._sides, self._terms)
+        self.exponent = self._exponent()  # of the power of two by which the sums' numbers are divided
+        if self.exponent:
+            self._terms = self._terms._replace(exponent=self.exponent)
+            self.found = error_sums(*self._sides, self._terms)
+        self.by_row, self._powers_by_row = self.found.by_row[:3], self.found.by_row[3:]  # e g, g g, e
+        self.by_column, self._powers_by_column = self.found.by_column[:3], self.found.by_column[3:]
+        self.rows: int = self._sides[0].shape[0]
 
-    def parts(self) -> Iterator[_Part]:
-        """Pieces that fit a cache."""
-        rows_at_once = max(1, _AT_ONCE // self.last)
-        for top in range(0, self.rows, rows_at_once):
-            for left in range(0, self.last, _AT_ONCE):
-                rows = slice(top, min(top + rows_at_once, self.rows))
-                yield self._part(rows, slice(left, min(left + _AT_ONCE, self.last)))
+    def _exponent(self) -> int:
+        """0 if no fourth power of a number that counts overflows or vanishes."""
+        largest, error = self.found.largest, self.found.largest_error
+        exponent = math.frexp(largest or error)[1] if math.isfinite(error) else 0
+        if abs(exponent) < _PLAIN:
+            return 0
+        return max(-_MOST, min(_MOST, exponent))
 
-    def _part(self, rows: slice, columns: slice) -> _Part:
-        result, reference = (side[rows, columns].astype(np.float64) for side in self._sides)
-        if math.isfinite(self._overflow):
-            reference[np.abs(reference) > self._overflow] *= math.inf
-        finite = np.isfinite(result) & np.isfinite(reference)
-        absent = finite.size - int(np.count_nonzero(finite))
-        mismatched = 0
-        if absent:
-            same = (result == reference) | (np.isnan(result) & np.isnan(reference))
-            mismatched = int(np.count_nonzero(~finite & ~same))
-            result, reference = np.where(finite, result, 0.0), np.where(finite, reference, 0.0)
-        return _Part(rows, columns, reference, result - reference, absent, mismatched)
+    @property
+    def numbers(self) -> int:
+        """How many numbers are finite on both sides."""
+        return self.rows * self.last - self.found.absent
 
-
-class _Extremes(NamedTuple):
-    """Counts, and the largest numbers."""
-
-    numbers: int
-    mismatched: int
-    largest_error: float
-    place: tuple[int, ...] | None
-    exponent: int  # both arrays are divided by 2**exponent, so that fourth powers neither overflow nor vanish
-    beyond: int
-
-
-def _extremes(pair: _Pair, bound: Bound | None) -> _Extremes:
-    """The first walk over both arrays."""
-    count = mismatched = beyond = 0
-    largest_error = largest = 0.0
-    flat: int | None = None
-    for part in pair.parts():
-        size, error = np.abs(part.reference), np.abs(part.error)
-        count += error.size - part.absent
-        mismatched += part.mismatched
-        largest = max(largest, float(size.max(initial=0.0)))
-        if bound is not None:
-            beyond += int(np.count_nonzero(~(error <= bound.relative * size + bound.absolute)))
-        highest = float(error.max(initial=0.0))
-        if highest > largest_error:
-            row, column = np.unravel_index(int(error.argmax()), error.shape)
-            flat = (part.rows.start + int(row)) * pair.last + part.columns.start + int(column)
-            largest_error = highest
-    index = None if flat is None else tuple(map(int, np.unravel_index(flat, pair.shape)))
-    exponent = math.frexp(largest or largest_error)[1] if math.isfinite(largest_error) else 0
-    return _Extremes(count, mismatched, largest_error, index, exponent, beyond)
-
-
-class _Totals:
-    """Sums of products of e and g by row and by column: the second walk."""
-
-    def __init__(self, pair: _Pair, exponent: int) -> None:
-        self._pair = pair
-        self._exponent = exponent
-        self.by_row = np.zeros((3, pair.rows))  # e g, g g, e
-        self.by_column = np.zeros((3, pair.last))
-        self._powers_by_row = np.zeros((3, pair.rows))  # e e g g, e g g g, g g g g
-        self._powers_by_column = np.zeros((3, pair.last))
-        self.squares = 0.0  # of e
-
-    def add(self, part: _Part) -> None:
-        g, e = (np.ldexp(values, -self._exponent) for values in (part.reference, part.error))
-        product, square = e * g, g * g
-        self.squares += float(np.einsum("ij,ij->", e, e))
-        for number, values in enumerate((product, square, e)):
-            self.by_row[number, part.rows] += values.sum(axis=1)
-            self.by_column[number, part.columns] += values.sum(axis=0)
-        for number, (one, other) in enumerate(((product, product), (product, square), (square, square))):
-            self._powers_by_column[number, part.columns] += np.einsum("ij,ij->j", one, other)
-            self._powers_by_row[number, part.rows] += np.einsum("ij,ij->i", one, other)
+    @property
+    def peak_index(self) -> tuple[int, ...] | None:
+        """Where the largest error is."""
+        if not self.found.largest_error:
+            return None
+        return tuple(map(int, np.unravel_index(self.found.place, self.shape)))
 
     def by_axis(self) -> Iterator[tuple[_Floats, _Floats]]:
         """The sums and the powers by index, of each axis."""
-        axes = self._pair.long[:-1]
+        axes = self.long[:-1]
         for axis in range(len(axes)):
             yield self._by_index(self.by_row, axis), self._by_index(self._powers_by_row, axis)
         yield self.by_column, self._powers_by_column
 
     def _by_index(self, by_row: _Floats, axis: int) -> _Floats:
-        axes = self._pair.long[:-1]
+        axes = self.long[:-1]
         others = tuple(1 + other for other in range(len(axes)) if other != axis)
         found: _Floats = by_row.reshape(3, *axes).sum(axis=others)
         return found
 
     def blocks(self) -> Iterator[_Floats]:
         """The sums by index, of each axis that has enough indices; else of blocks of numbers in a row."""
-        axes = self._pair.long[:-1]
+        axes = self.long[:-1]
         found = False
         for axis, size in enumerate(axes):
             if size >= LEAST_BLOCKS:
                 found = True
                 yield self._by_index(self.by_row, axis)
-        if self._pair.last >= LEAST_BLOCKS:
+        if self.last >= LEAST_BLOCKS:
             found = True
             yield self.by_column
-        if not found and self._pair.rows * self._pair.last >= _LEAST_NUMBERS:
+        if not found and self.rows * self.last >= _LEAST_NUMBERS:
             yield self._in_a_row()
 
     def _in_a_row(self) -> _Floats:
         """Only of a small array: each of its axes has less than 8 indices."""
-        (part,) = self._pair.parts()
-        g, e = (np.ldexp(values, -self._exponent).reshape(-1) for values in (part.reference, part.error))
-        cuts = np.arange(LEAST_BLOCKS) * g.size // LEAST_BLOCKS
-        return np.stack([np.add.reduceat(values, cuts) for values in (e * g, g * g, e)])
+        result, reference = (side.reshape(1, -1) for side in self._sides)
+        cuts = [number * result.size // LEAST_BLOCKS for number in range(LEAST_BLOCKS + 1)]
+        blocks = [slice(*ends) for ends in itertools.pairwise(cuts)]
+        found = [error_sums(result[:, block], reference[:, block], self._terms) for block in blocks]
+        return np.stack([sums.by_row[:3, 0] for sums in found], axis=1)
 
 
-def _summary(extremes: _Extremes, totals: _Totals) -> PairError:
-    product, square, total = (float(values.sum()) for values in totals.by_row)
-    reference_norm, error_norm = math.sqrt(square), math.sqrt(totals.squares)
-    count, factor = extremes.numbers, math.ldexp(1.0, extremes.exponent)
+def _summary(pair: _Pair) -> PairError:
+    product, square, total = (float(values.sum()) for values in pair.by_row)
+    reference_norm, error_norm = math.sqrt(square), math.sqrt(pair.found.squares)
+    count, factor = pair.numbers, math.ldexp(1.0, pair.exponent)
     scale = shift = None
     spreads: list[Spread] = []
     deviations: tuple[float | None, float | None] = (None, None)
     if square > 0:
         scale, shift = product / square, total / math.sqrt(count * square)
-        deviations = _deviations(totals, scale, total / count, count)
-        found = (_spread(sums, powers, scale) for sums, powers in totals.by_axis())
+        deviations = _deviations(pair, scale, total / count, count)
+        found = (_spread(sums, powers, scale) for sums, powers in pair.by_axis())
         spreads = [spread for spread in found if spread is not None]
-    largest = extremes.largest_error / factor
+    largest = pair.found.largest_error / factor
     return PairError(
         numbers=count,
-        mismatched=extremes.mismatched,
+        mismatched=pair.found.mismatched,
         reference_norm=reference_norm * factor,
         error_norm=error_norm * factor,
         relative=error_norm / reference_norm if reference_norm else math.inf if error_norm else 0.0,
@@ -268,16 +206,16 @@ def _summary(extremes: _Extremes, totals: _Totals) -> PairError:
         shift_deviation=deviations[1],
         spreads=tuple(spreads),
         peak=largest * math.sqrt(count) / error_norm if error_norm else 0.0,
-        peak_index=extremes.place,
-        beyond=extremes.beyond,
+        peak_index=pair.peak_index,
+        beyond=pair.found.beyond,
     )
 
 
-def _deviations(totals: _Totals, scale: float, mean: float, count: int) -> tuple[float | None, float | None]:
+def _deviations(pair: _Pair, scale: float, mean: float, count: int) -> tuple[float | None, float | None]:
     """The standard errors of scale and shift: the largest over the axes."""
-    square = float(totals.by_row[1].sum())
+    square = float(pair.by_row[1].sum())
     scales, shifts = [], []
-    for product, squares, error in totals.blocks():
+    for product, squares, error in pair.blocks():
         blocks = product.size
         left = (product - scale * squares) / (square - squares)
         scales.append(math.sqrt((blocks - 1) / blocks * float(left @ left)))
