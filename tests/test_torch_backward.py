@@ -298,7 +298,7 @@ def test_threads_share_what_was_seen_of_tensors(monkeypatch: pytest.MonkeyPatch)
             for version in range(20):
                 kept = [torch.empty(0) for _ in range(400)]
                 for tensor in kept:
-                    memo.keep(tensor, version, leaf)
+                    memo.keep(tensor, version, leaf, None)
                     seen = memo.find(tensor, version)
                     assert seen is None or seen.leaf is leaf
         except Exception as error:
