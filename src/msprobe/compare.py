@@ -29,12 +29,12 @@ from msprobe.mapping_file import built_in_apis
 from msprobe.pairing.across import across
 from msprobe.pairing.align import align
 from msprobe.pairing.mapping import NO_MAPPINGS, Mappings, renaming
-from msprobe.pairing.match import NAMED_AS_BY_TORCH, Pair, Place, Rename, match, places
+from msprobe.pairing.match import NAMED_AS_BY_TORCH, Pair, Place, Rename, match
 from msprobe.pairing.numbers import mistrust
 from msprobe.pairing.other_tools import understood
 from msprobe.pairing.strays import Stray, sentences, strays
 from msprobe.pairing.stretch import stretches
-from msprobe.record import Leaf, Recording, content_key
+from msprobe.record import Leaf, Recording, content_key, slots
 from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
 from msprobe.verdict.assess import assess
@@ -250,8 +250,11 @@ def mode_of(target: Recording, golden: Recording) -> str:
 
 
 def _has_checksums(recording: Recording) -> bool:
-    leaves = (place.leaf for record in recording.records.values() for place in places(record))
-    return any(leaf is not None and leaf.checksum is not None for leaf in leaves)
+    return any(
+        leaf is not None and leaf.checksum is not None
+        for record in recording.records.values()
+        for _, _, leaf in slots(record)
+    )
 
 
 def _measured(mode: str, pairs: Sequence[Pair], target: Recording, golden: Recording) -> Iterator[Measured]:

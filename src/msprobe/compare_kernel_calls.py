@@ -178,8 +178,9 @@ def _places(name: CallName, kernel: dict[Spot, KernelValue], made: Container[Has
         elif field == "input" and is_optimizer and leaf and leaf.shape and key_of(leaf) not in made:
             field = "buffers_after"
         fields.setdefault(field, {})[str(number)] = leaf
-        full = slot_name(str(name), f"{field}.{number}")
-        found[side, number] = Place(full, "input" if field == "input" else "output", leaf, record)
+        slot = f"{field}.{number}"
+        goes: Side = "input" if field == "input" else "output"
+        found[side, number] = Place(slot_name(str(name), slot), goes, leaf, record, slot)
     return found
 
 

@@ -59,6 +59,7 @@ class Graph:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self._records = recording.records
+        self._known: dict[Spot, tuple[Maker, ...]] = {}
 
     @functools.cached_property
     def is_recorded(self) -> bool:
@@ -68,6 +69,12 @@ class Graph:
 
     def makers(self, record: str, slot: str) -> tuple[Maker, ...]:
         """The makers of an input, or of a module's output: none if unknown, several if it is their sum."""
+        found = self._known.get((record, slot))
+        if found is None:
+            found = self._known[record, slot] = self._makers(record, slot)
+        return found
+
+    def _makers(self, record: str, slot: str) -> tuple[Maker, ...]:
         leaf = self.leaf(record, slot)
         if leaf is None:
             return ()

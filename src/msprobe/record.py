@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msprobe.kernels import Statistics, described_of
-from msprobe.name import PARAMETERS_GRAD, CallName, slot_name
+from msprobe.name import PARAMETERS_GRAD, CallName
 
 MAX_DEPTH = 400
 
@@ -222,30 +222,28 @@ _FIELDS: tuple[tuple[str, Side, str], ...] = (
 )
 
 
-def slots(record: Record, before: str = "") -> Iterator[tuple[str, Side, Leaf | None]]:
-    """Each slot of a record with its side and what was seen there, in the order of a table.
-
-    `before` is put before each slot: the name of the record gives the names of its places.
-    """
+def slots(record: Record) -> Iterator[tuple[str, Side, Leaf | None]]:
+    """Each slot of a record with its side and what was seen there, in the order of a table."""
     if record.name.direction == PARAMETERS_GRAD:
         for key, tree in record.fields.items():
             tree = tree[0] if isinstance(tree, list) and len(tree) == 1 else tree
-            yield from _slots(tree, slot_name(before, key) if before else key, "output")
+            yield from _slots(tree, key, "output")
         return
     for field, side, word in _FIELDS:
         if field in record.fields:
-            yield from _slots(record.fields[field], slot_name(before, word) if before else word, side)
+            yield from _slots(record.fields[field], word, side)
 
 
 def _slots(tree: Tree, slot: str, side: Side) -> Iterator[tuple[str, Side, Leaf | None]]:
     if not isinstance(tree, (list, dict)):
         yield slot, side, tree
         return
+    before = f"{slot}." if slot else ""
     for key, item in enumerate(tree) if isinstance(tree, list) else tree.items():
         if isinstance(item, (list, dict)):
-            yield from _slots(item, f"{slot}.{key}", side)
+            yield from _slots(item, f"{before}{key}", side)
         else:
-            yield f"{slot}.{key}", side, item
+            yield f"{before}{key}", side, item
 
 
 def plain_leaf(value: Any) -> Leaf | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from msprobe.name import PARAMETERS_GRAD, CallName
+from msprobe.name import PARAMETERS_GRAD, CallName, slot_name
 from msprobe.pairing.arguments import mean_the_same
 from msprobe.pairing.roles import are_defined_alike
 from msprobe.pairing.step_part import are_of_unlike_parts
@@ -63,11 +63,12 @@ class Place(NamedTuple):
     side: Side
     leaf: Leaf | None
     record: Record
+    slot: str  # what stays of its name when another call has the same place: `output.0`
 
     @property
-    def slot(self) -> str:
-        """What stays of its name when another call has the same place: `output.0`."""
-        return self.name[len(str(self.record.name)) + 1 :]
+    def call(self) -> str:
+        """The name of its record."""
+        return self.name[: -len(self.slot) - 1] if self.slot else self.name
 
 
 class Pair(NamedTuple):
@@ -190,8 +191,9 @@ def _noted(pair: Pair, rename: Rename, shifted: bool, certainty: Certainty | Non
 
 def places(record: Record) -> Iterator[Place]:
     """The places of a record, in the order in which a table shows them."""
-    for name, side, leaf in slots(record, str(record.name)):
-        yield Place(name, side, leaf, record)
+    call = str(record.name)
+    for slot, side, leaf in slots(record):
+        yield Place(slot_name(call, slot), side, leaf, record, slot)
 
 
 def seen_in(record: Record) -> Iterator[tuple[str, Leaf]]:
@@ -376,7 +378,7 @@ def _single(place: Place, singles: _Singles) -> Pair:
 
 def slot_of(place: Place) -> str:
     """What stays of its name when another call has the same place."""
-    return place.name[len(str(place.record.name)) :]
+    return f".{place.slot}" if place.slot else ""
 
 
 def _obstacle(ours: Leaf | None, theirs: Leaf | None) -> str:

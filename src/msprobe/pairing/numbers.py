@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msprobe.graph_values import is_telling
 from msprobe.kernels import Statistics
-from msprobe.name import FORWARD, CallName
-from msprobe.pairing.match import Place, places
+from msprobe.name import FORWARD, CallName, slot_name
 from msprobe.pairing.step_part import are_of_unlike_parts, part_of
 from msprobe.plural import counted
-from msprobe.record import Record, Recording
+from msprobe.record import Leaf, Record, Recording, slots
 
 _STEPS = 512  # of the mantissa: statistics that differ by less look alike
 
@@ -71,7 +70,7 @@ def _crossing(pairs: Pairs, golden: Recording) -> Iterator[str]:
     for is_module in (False, True):
         last, latest = None, -1
         for ours, theirs in pairs:
-            if ours.name.is_module != is_module or str(ours.name) in parents:
+            if ours.name.is_module != is_module or (is_module and str(ours.name) in parents):
                 continue
             if order[id(theirs)] < latest:
                 yield f"{ours.name} comes after {last} in the target and before it in the golden run"
@@ -84,7 +83,7 @@ def _other_inputs(pairs: Pairs) -> Iterator[str]:
     by_owner: dict[str, list[_Call]] = defaultdict(list)
     for ours, theirs in pairs:
         here, there = _inputs(ours), _inputs(theirs)
-        yield from _other_makers(here, there)
+        yield from _other_makers(ours.name, here, there)
         if not ours.name.is_module and not _are_equal(here, there):
             by_owner[ours.name.owner].append(_Call(ours.name, _looks(here), _looks(there)))
     for calls in by_owner.values():
@@ -92,22 +91,27 @@ def _other_inputs(pairs: Pairs) -> Iterator[str]:
             yield from _swapped(calls)
 
 
-def _inputs(record: Record) -> list[Place]:
-    return [place for place in places(record) if place.side == "input"]
+_Inputs = Mapping[str, "Leaf | None"]  # by slot
 
 
-def _other_makers(ours: Sequence[Place], theirs: Sequence[Place]) -> Iterator[str]:
-    there = {place.name: place for place in theirs}
-    for place in ours:
-        other = there.get(place.name)
-        makers = _maker(place), _maker(other) if other is not None else ""
+def _inputs(record: Record) -> _Inputs:
+    return {slot: leaf for slot, side, leaf in slots(record) if side == "input"}
+
+
+def _other_makers(name: CallName, ours: _Inputs, theirs: _Inputs) -> Iterator[str]:
+    for slot, leaf in ours.items():
+        other = theirs.get(slot)
+        if leaf is None or other is None or leaf.made_by == other.made_by:
+            continue
+        makers = _maker(leaf), _maker(other)
         if all(makers) and not _are_one(*makers):
-            yield f"{place.name} comes from {makers[0]} in the target and from {makers[1]} in the golden run"
+            place = slot_name(str(name), slot)
+            yield f"{place} comes from {makers[0]} in the target and from {makers[1]} in the golden run"
 
 
-def _maker(place: Place) -> str:
-    """Who made the value at a place or the memory that it lies in, as recorded; empty if unknown."""
-    return (place.leaf.made_by or "").removeprefix("~") if place.leaf is not None else ""
+def _maker(leaf: Leaf) -> str:
+    """Who made a value or the memory that it lies in, as recorded; empty if unknown."""
+    return (leaf.made_by or "").removeprefix("~")
 
 
 def _are_one(ours: str, theirs: str) -> bool:
@@ -118,10 +122,10 @@ def _are_one(ours: str, theirs: str) -> bool:
     return f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}")
 
 
-def _are_equal(ours: Sequence[Place], theirs: Sequence[Place]) -> bool:
+def _are_equal(ours: _Inputs, theirs: _Inputs) -> bool:
     if len(ours) != len(theirs):
         return False
-    pairs = ((a.leaf, b.leaf) for a, b in zip(ours, theirs, strict=True))
+    pairs = zip(ours.values(), theirs.values(), strict=True)
     return all(a is b or (a and b and (a.shape, a.stats) == (b.shape, b.stats)) for a, b in pairs)
 
 
@@ -144,9 +148,9 @@ def _swapped(calls: Sequence[_Call]) -> Iterator[str]:
             yield f"{call.name} has the inputs of {others[0].name} of the golden run"
 
 
-def _looks(found: Sequence[Place]) -> Hashable:
+def _looks(found: _Inputs) -> Hashable:
     """The shapes and statistics of tensors, to about three digits; nothing if others may look so too."""
-    leaves = [place.leaf for place in found if place.leaf is not None]
+    leaves = [leaf for leaf in found.values() if leaf is not None]
     if not any(map(is_telling, leaves)):
         return ()
     return tuple(

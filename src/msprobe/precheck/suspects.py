@@ -127,7 +127,7 @@ class _Calls:
         self._target: dict[str, str] = {}
         for pair in comparison.pairs:
             if pair.target is not None and pair.golden is not None:
-                ours, theirs = str(pair.target.record.name), str(pair.golden.record.name)
+                ours, theirs = pair.target.call, pair.golden.call
                 self._golden.setdefault(ours, theirs)
                 self._target.setdefault(theirs, ours)
 
@@ -156,7 +156,7 @@ class _Calls:
 
     def _is_of_golden(self, found: Divergence) -> bool:
         """Whether only the golden run has this value, so that the place is one of its."""
-        name = str(found.place.record.name)
+        name = found.place.call
         return found.golden == name and self._pair_of(found).target is None
 
     def _pair_of(self, found: Divergence) -> Pair:

@@ -93,7 +93,7 @@ def described(divergence: Divergence | None) -> dict[str, Any] | None:
     if divergence is None:
         return None
     place, verdict, evidence = divergence.place, divergence.verdict, divergence.evidence
-    name = str(place.record.name)
+    name = place.call
     return {
         "name": name,
         "slot": place.slot,

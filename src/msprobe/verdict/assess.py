@@ -24,7 +24,6 @@ from msprobe.verdict.call_facts import (
     flipped_by_decisions,
     follows_from_dtype,
     has_other_count,
-    is_output,
     is_setting,
     plain_numbers,
     position_of,
@@ -125,7 +124,7 @@ def assess(
 
 def _is_unequal(seen: Seen) -> bool:
     """Whether both runs have a tensor here, and its bits are known to differ."""
-    leaf = seen.pair.place.leaf
+    leaf = seen.place.leaf
     return (
         seen.value.is_equal is False
         and seen.value.sight != "one side"
@@ -140,12 +139,12 @@ def _leave_to_inner_calls(
     """Let a module's output follow from the call in it that made it: backward, the module is judged first."""
     inside: dict[str, str] = {}
     for number in order:
-        name = str(calls[number][0].pair.place.record.name)
+        name = calls[number][0].place.call
         if any(verdict.level == ORIGINATED for verdict in verdicts[number]):
             for module in judge.around(name):
                 inside.setdefault(module, name)
     for number, call in enumerate(calls):
-        name = str(call[0].pair.place.record.name)
+        name = call[0].place.call
         if name in inside:
             verdicts[number] = made_inside(call, verdicts[number], inside[name])
 
@@ -173,9 +172,7 @@ class _Judge:
         self.scales: list[ScaleError] = []
         self._likely: dict[int, float] = {}  # by the id of a pair of this call: the error that it likely has
         self._expected: dict[int, float] = {}  # by the same: what rounding and the arguments usually make
-        self._parents = {
-            str(call[0].pair.place.record.name): call[0].pair.place.record.parent for call in calls
-        }
+        self._parents = {call[0].place.call: call[0].place.record.parent for call in calls}
         self._made_in: dict[str, str] = {}  # a module: the call in it that made a difference
         self._units: dict[str, float] = {}  # a module: the roundoff of the coarsest dtype in it
         self._has_calls: set[str] = set()  # modules in which other calls were recorded
@@ -184,7 +181,7 @@ class _Judge:
 
     def _prepare(self, call: Sequence[Seen]) -> None:
         unit = coarsest(call)
-        name = str(call[0].pair.place.record.name)
+        name = call[0].place.call
         for module in self.around(name):
             self._units[module] = max(unit, self._units.get(module, 0.0))
             self._has_calls.add(module)
@@ -199,12 +196,12 @@ class _Judge:
         return found
 
     def call(self, call: Sequence[Seen]) -> list[Verdict]:
-        name = call[0].pair.place.record.name
+        name = call[0].place.record.name
         operator = operator_of(name)
         if operator.is_undefined:
             return [Verdict(NOT_JUDGED, "its content is whatever the memory held") for _ in call]
         sources = self._sources.of(call)
-        outputs = {id(seen): self._output(seen, call, sources, operator) for seen in call if is_output(seen)}
+        outputs = {id(seen): self._output(seen, call, sources, operator) for seen in call if seen.is_output}
         settings = self._settings(call, sources)
         shows = shows_effect(operator, call, outputs)
         if settings and shows:
@@ -217,7 +214,7 @@ class _Judge:
         has_reach = reaches_out(operator, call)
         verdicts = []
         for seen in call:
-            if is_output(seen):
+            if seen.is_output:
                 verdict = outputs[id(seen)]
             else:
                 has_effect = has_reach and (shows or not is_setting(seen))
@@ -248,10 +245,10 @@ class _Judge:
 
         Those of a forward call whose outputs show no effect explain nothing of the backward call either.
         """
-        name = call[0].pair.place.record.name
+        name = call[0].place.record.name
         found = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
         if name.direction != FORWARD and name.facing(FORWARD) not in self._set_otherwise:
-            return [s for s in found if s.pair.place.record.name.direction == name.direction]
+            return [s for s in found if s.place.record.name.direction == name.direction]
         return sorted(found, key=lambda s: s.pair.is_one_sided)  # what both runs set says more
 
     def _lost(self, seen: Seen, verdict: Verdict) -> Verdict:
@@ -259,25 +256,25 @@ class _Judge:
         words = self._coarser.words[id(seen.pair)]
         if seen.value.is_known:
             words = f"{words}, off by {seen.value.relative:.2g}"
-        level = ORIGINATED if is_output(seen) else ENTERED
+        level = ORIGINATED if seen.is_output else ENTERED
         return verdict._replace(level=level, reason=words, score=max(verdict.score, 1.0))
 
     def _noted(self, call: Sequence[Seen], verdicts: list[Verdict]) -> list[Verdict]:
-        name = str(call[0].pair.place.record.name)
+        name = call[0].place.call
         if name in self._made_in:
             verdicts = made_inside(call, verdicts, self._made_in[name])
         elif any(verdict.is_origin for verdict in verdicts):
             self._made_in.update((module, name) for module in self.around(name))
-        outputs = [v.error for s, v in zip(call, verdicts, strict=True) if is_output(s)]
+        outputs = [v.error for s, v in zip(call, verdicts, strict=True) if s.is_output]
         has_effect = not outputs or any(error != 0 for error in outputs)
         for seen, verdict in zip(call, verdicts, strict=True):
             if verdict.level == ENTERED and is_setting(seen):
-                self._set_otherwise.add(call[0].pair.place.record.name)
+                self._set_otherwise.add(call[0].place.record.name)
             if verdict.error is not None and has_effect and not verdict.is_cancelled:
                 self._errors.drift = max(self._errors.drift, verdict.error)
             if seen.value.sight == "one side":
                 continue
-            if is_output(seen) and seen.pair.target is not None and seen.value.is_known:
+            if seen.is_output and seen.pair.target is not None and seen.value.is_known:
                 likely = self._likely.pop(id(seen.pair), self._errors.unseen(seen.value))
                 expected = self._expected.pop(id(seen.pair), 0.0)
                 self._origins.note(seen, Made(seen.value, verdict, likely, expected))
@@ -293,7 +290,7 @@ class _Judge:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
             return gradients_wanted(seen) or _EQUAL
-        leaf = seen.pair.place.leaf
+        leaf = seen.place.leaf
         if value.sight == "value" and follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
         tests = rounding_tests(value)
@@ -310,7 +307,7 @@ class _Judge:
         origin = Origin(False, "") if is_plain else self._origins.of(seen)
         if origin.explains:
             return verdict._replace(reason=f"{what}, {origin.words}", is_cancelled=origin.is_cancelled)
-        if value.sight == "one side" and seen.pair.place.record.name.direction != FORWARD:
+        if value.sight == "one side" and seen.place.record.name.direction != FORWARD:
             return verdict._replace(reason=f"{what}; what a parameter gets of it is judged there")
         if origin.stretch is not None and has_effect:
             return self._blame(origin.stretch, seen, verdict, origin.words)
@@ -329,9 +326,9 @@ class _Judge:
 
     def _decided_otherwise(self, call: Sequence[Seen]) -> bool:
         """Whether the forward call of a backward call chose other numbers, whose gradients then come back."""
-        forward = (s for s in self._sources.of(call) if s.pair.place.record.name.direction == FORWARD)
-        chosen = [s for s in forward if is_output(s) and not s.value.is_float and s.value.is_known]
-        is_backward = call[0].pair.place.record.name.direction == BACKWARD
+        forward = (s for s in self._sources.of(call) if s.place.record.name.direction == FORWARD)
+        chosen = [s for s in forward if s.is_output and not s.value.is_float and s.value.is_known]
+        is_backward = call[0].place.record.name.direction == BACKWARD
         return is_backward and any(not s.value.agrees for s in chosen)
 
     def _blame(self, stretch: Stretch, seen: Seen, verdict: Verdict, sight: str) -> Verdict:
@@ -343,7 +340,7 @@ class _Judge:
         if id(stretch) not in self._at_fault:
             self._at_fault.add(id(stretch))
             lost = self._stretches.lost_precision(stretch)
-            words = [*([lost] if lost else []), f"{what} as {seen.pair.place.name}", sight]
+            words = [*([lost] if lost else []), f"{what} as {seen.place.name}", sight]
             words.append(self._stretches.words(stretch))
             self.blamed[maker] = verdict._replace(level=ORIGINATED, reason="; ".join(words))
             self._made_in.update((module, maker[1]) for module in self.around(maker[1]))
@@ -351,7 +348,7 @@ class _Judge:
 
     def _inherited(self, seen: Seen) -> Verdict | None:
         """The verdict of a module's output, or of a parameter's gradient, that calls inside have made."""
-        name = seen.pair.place.record.name
+        name = seen.place.record.name
         if seen.pair.target is None or not (name.is_module or name.direction == PARAMETERS_GRAD):
             return None
         origin = self._origins.of(seen)
@@ -401,21 +398,22 @@ class _Judge:
         differing: Sequence[Seen],
     ) -> Verdict:
         """The verdict of numbers with a fraction, beside what rounding and the arguments make of them."""
-        value, name = seen.value, seen.pair.place.record.name
-        units = roundoffs((*call, *sources))
-        unit = max(max(units, default=SINGLE), self._units.get(str(name), 0.0))
+        value, name = seen.value, seen.place.record.name
+        own_units = roundoffs(call)
+        units = own_units | roundoffs(sources)
+        unit = max(max(units, default=SINGLE), self._units.get(seen.place.call, 0.0))
         if operator.has_steps:
             unit = max(unit, self._coarser.automatic)
         reach, arguments = self._reach(seen, call, sources, operator)
         errors = [self._errors.of(argument) for argument in arguments]
         largest = list(map(self._errors.largest, arguments, errors))
-        mixed = len(units - {0.0}) > 1 or unit > coarsest(call)
+        mixed = len(units - {0.0}) > 1 or unit > max(own_units, default=SINGLE)
         if any(argument.value.is_equal is None for argument in arguments):
             reach = reach._replace(is_exact=False)  # it is not known whether exactly the same went in
         own = own_rounding(reach, value.norm, unit, mixed)
         reached = reach.of(largest)
         flipped = flipped_by_decisions(reach, value, arguments, largest, sources)
-        if name.is_module and str(name) in self._has_calls:
+        if name.is_module and seen.place.call in self._has_calls:
             reached, reach = 8 * reached, reach._replace(most=math.inf)
         bound = own + GAIN * reached + flipped
         if value.is_estimated:
@@ -451,7 +449,7 @@ class _Judge:
     def _lone(self, seen: Seen) -> Verdict:
         """The verdict of an output that only one run has."""
         what = reason.what(seen.pair, seen.value)
-        if str(seen.pair.place.record.name) in self._has_calls:
+        if seen.place.call in self._has_calls:
             return Verdict(PASSED_ON, f"{what}, as the calls in this module say")
         if self._one_sided.is_needed(seen.pair):
             return Verdict(ORIGINATED, what, score=math.inf)
@@ -467,7 +465,7 @@ class _Judge:
     ) -> None:
         """Keep the scale error of a call, to be held against that of its like."""
         if found is not None:
-            key = (operator.concept, seen.pair.place.record.name.direction, unit)
+            key = (operator.concept, seen.place.record.name.direction, unit)
             shapes = tuple(argument.shape for argument in arguments)
             self.scales.append(ScaleError(key, shapes, id(seen.pair), *found))
 
@@ -476,7 +474,7 @@ class _Judge:
         value, error = seen.value, seen.value.relative
         what = reason.what(seen.pair, value)
         if value.sight == "shape":
-            operator = operator_of(seen.pair.place.record.name)
+            operator = operator_of(seen.place.record.name)
             explains = [s for s in differing if s.value.sight == "shape" or operator.shapes_by_value]
             if explains:
                 return Verdict(PASSED_ON, f"{what}, as its inputs differ", error, 0.0)
@@ -490,17 +488,17 @@ class _Judge:
     def _reach(
         self, seen: Seen, call: Sequence[Seen], sources: Sequence[Seen], operator: Operator
     ) -> tuple[Reach, Sequence[Argument]]:
-        name = seen.pair.place.record.name
+        name = seen.place.record.name
         if name.direction == FORWARD:
-            own = [s for s in sources if s.pair.place.side != "output"]
+            own = [s for s in sources if not s.is_output]
             arguments = arguments_of(own)
             return forward_reach(operator, seen.value, arguments, plain_numbers(own)), arguments
-        gradients = [s for s in sources if s.pair.place.record.name.direction == BACKWARD]
-        forward = [s for s in sources if s.pair.place.record.name.direction == FORWARD]
+        gradients = [s for s in sources if s.place.record.name.direction == BACKWARD]
+        forward = [s for s in sources if s.place.record.name.direction == FORWARD]
         given = Backward(
-            arguments_of([s for s in gradients if s.pair.place.side != "output"]),
-            arguments_of([s for s in forward if s.pair.place.side != "output"]),
-            arguments_of([s for s in forward if s.pair.place.side == "output"]),
+            arguments_of([s for s in gradients if not s.is_output]),
+            arguments_of([s for s in forward if not s.is_output]),
+            arguments_of([s for s in forward if s.is_output]),
             plain_numbers(forward),
         )
         if name.direction == PARAMETERS_GRAD:
@@ -510,7 +508,7 @@ class _Judge:
 
 def _has_coarse_scale(seen: Seen, unit: float) -> bool:
     """Whether a result's scale error is held against that of others: of a forward call, in a coarse dtype."""
-    name = seen.pair.place.record.name
+    name = seen.place.record.name
     return unit > SINGLE and name.direction == FORWARD and not name.is_module
 
 
@@ -519,11 +517,11 @@ def _with_setting(verdict: Verdict, sources: Sequence[Seen]) -> Verdict:
     found = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
     if verdict.level != ORIGINATED or not found:
         return verdict
-    place = found[0].pair.place
+    place = found[0].place
     words = f"{verdict.reason}; {place.name} differs too: {reason.what(found[0].pair, found[0].value)}"
     return verdict._replace(reason=words)
 
 
 def _reshapes(seen: Seen, call: Sequence[Seen]) -> bool:
     """Whether an input of another shape gives the outputs another shape too."""
-    return seen.value.sight == "shape" and any(s.value.sight == "shape" for s in call if is_output(s))
+    return seen.value.sight == "shape" and any(s.value.sight == "shape" for s in call if s.is_output)

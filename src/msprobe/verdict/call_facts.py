@@ -15,36 +15,31 @@ from msprobe.verdict.sources import Seen
 from msprobe.verdict.tolerance import Argument, Reach
 
 
-def is_output(seen: Seen) -> bool:
-    return seen.pair.place.side == "output"
-
-
 def spot_of(seen: Seen) -> tuple[str, str]:
     """The record and the slot of a value of the target."""
-    place = seen.pair.place
-    return str(place.record.name), place.slot
-
-
-def _leaves(places: Sequence[Seen]) -> Iterator[Leaf]:
-    for seen in places:
-        for place in (seen.pair.target, seen.pair.golden):
-            if place is not None and place.leaf is not None and place.leaf.is_tensor:
-                yield place.leaf
+    place = seen.place
+    return place.call, place.slot
 
 
 def coarsest(places: Sequence[Seen]) -> float:
     """The largest roundoff among the tensors."""
-    return max((roundoff(leaf.dtype) for leaf in _leaves(places)), default=SINGLE)
+    return max(roundoffs(places), default=SINGLE)
 
 
 def roundoffs(places: Sequence[Seen]) -> set[float]:
     """The roundoffs of the tensors; 0: whole numbers."""
-    return {roundoff(leaf.dtype) for leaf in _leaves(places)}
+    dtypes = set()  # mostly one, of many tensors
+    for seen in places:
+        for place in (seen.pair.target, seen.pair.golden):
+            leaf = None if place is None else place.leaf
+            if leaf is not None and leaf.is_tensor:
+                dtypes.add(leaf.dtype)
+    return set(map(roundoff, dtypes))
 
 
 def reaches_out(operator: Operator, call: Sequence[Seen]) -> bool:
     """Whether what went into a call may have had an effect, as far as its outputs show."""
-    outputs = [seen for seen in call if is_output(seen) and seen.value.sight != "one side"]
+    outputs = [seen for seen in call if seen.is_output and seen.value.sight != "one side"]
     if not outputs or operator.changes_state or any(not seen.value.agrees for seen in outputs):
         return True
     return not operator.overwrites and not all(map(shows_all, outputs))
@@ -63,7 +58,7 @@ def has_other_count(seen: Seen) -> bool:
 
 def shows_all(seen: Seen) -> bool:
     """Whether an output that looks equal is equal: statistics say little of truth values."""
-    leaf = seen.pair.place.leaf
+    leaf = seen.place.leaf
     if seen.value.is_equal or leaf is None or roundoff(leaf.dtype):
         return True
     return leaf.statistics is not None and leaf.statistics.max == leaf.statistics.min
@@ -71,7 +66,7 @@ def shows_all(seen: Seen) -> bool:
 
 def is_setting(seen: Seen) -> bool:
     """Whether an argument of the call itself is a plain value, a shape, or given in one run only."""
-    leaf = seen.pair.place.leaf
+    leaf = seen.place.leaf
     if seen.value.sight in ("shape", "one side"):
         return True
     return seen.value.sight == "value" and leaf is not None and not leaf.is_tensor
@@ -79,7 +74,7 @@ def is_setting(seen: Seen) -> bool:
 
 def position_of(seen: Seen) -> int:
     """The position, among the tensors of the forward call, whose gradient this is."""
-    last = seen.pair.place.slot.rpartition(".")[2]
+    last = seen.place.slot.rpartition(".")[2]
     return int(last) if last.isdigit() else -1
 
 
@@ -88,7 +83,7 @@ def arguments_of(seen: Sequence[Seen]) -> list[Argument]:
     found = []
     position = 0
     for each in seen:
-        leaf = each.pair.place.leaf
+        leaf = each.place.leaf
         if leaf is None or not leaf.is_tensor:
             continue
         if each.value.is_float and each.value.sight != "shape":
@@ -100,7 +95,7 @@ def arguments_of(seen: Sequence[Seen]) -> list[Argument]:
 
 def plain_numbers(seen: Sequence[Seen]) -> list[float]:
     """The plain numbers among these."""
-    values = (each.pair.place.leaf.value for each in seen if each.pair.place.leaf is not None)
+    values = (each.place.leaf.value for each in seen if each.place.leaf is not None)
     return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
 
 
@@ -153,7 +148,7 @@ def flipped_by_decisions(
         share = max((e / a.size for a, e in zip(arguments, errors, strict=True) if a.size and e), default=0.0)
         share = min(1.0, reach.flips * share + 4 / max(value.numbers, 1)) if share else 0.0
     for source in sources:
-        leaf, other = source.pair.place.leaf, source.value
+        leaf, other = source.place.leaf, source.value
         if leaf is None or not leaf.is_tensor or other.is_float or not other.is_known or other.agrees:
             continue
         if other.sight in ("shape", "one side"):

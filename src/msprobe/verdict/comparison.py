@@ -130,7 +130,7 @@ class Comparison(NamedTuple):
     def _aligned(self) -> Aligned | None:
         in_table = self.judged is None
         found = (
-            AlignedCall(str(p.target.record.name), str(p.golden.record.name), p.certainty)
+            AlignedCall(p.target.call, p.golden.call, p.certainty)
             for p in self.pairs
             if p.target is not None and p.golden is not None and p.certainty is not None
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msprobe.name import FORWARD
 from msprobe.operators import Operator
 from msprobe.verdict import reason
-from msprobe.verdict.call_facts import has_other_count, is_output, shows_all
+from msprobe.verdict.call_facts import has_other_count, shows_all
 from msprobe.verdict.directions import Test, Unlike, rounding_tests
 from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, Verdict
 from msprobe.verdict.sources import Seen
@@ -62,16 +62,14 @@ def unexcused(tests: Sequence[Test], differing: Sequence[Seen], *, has_flips: bo
 
 
 def as_set(verdict: Verdict, setting: Seen) -> Verdict:
-    words = f"{reason.off(verdict.error or 0.0)}, as {setting.pair.place.slot} is another"
+    words = f"{reason.off(verdict.error or 0.0)}, as {setting.place.slot} is another"
     return verdict._replace(level=PASSED_ON, reason=words)
 
 
 def made_inside(call: Sequence[Seen], verdicts: Sequence[Verdict], culprit: str) -> list[Verdict]:
     """The verdicts of a module whose outputs are what a call in it made of them."""
     return [
-        _made_by(verdict, culprit)
-        if is_output(seen) and verdict.level in (ORIGINATED, PASSED_ON)
-        else verdict
+        _made_by(verdict, culprit) if seen.is_output and verdict.level in (ORIGINATED, PASSED_ON) else verdict
         for seen, verdict in zip(call, verdicts, strict=True)
     ]
 
@@ -83,12 +81,12 @@ def _made_by(verdict: Verdict, culprit: str) -> Verdict:
 
 def shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int, Verdict]) -> bool:
     """Whether a setting that differs may have had an effect: unless all outputs are explained without it."""
-    if not outputs or operator.changes_state or call[0].pair.place.record.name.direction != FORWARD:
+    if not outputs or operator.changes_state or call[0].place.record.name.direction != FORWARD:
         return True
-    if any(is_output(seen) and seen.value.agrees and not shows_all(seen) for seen in call):
+    if any(seen.is_output and seen.value.agrees and not shows_all(seen) for seen in call):
         return True
     differs = any(verdict.error != 0 for verdict in outputs.values())
-    if differs and any(has_other_count(seen) for seen in call if not is_output(seen)):
+    if differs and any(has_other_count(seen) for seen in call if not seen.is_output):
         return True
     levels = {verdict.level for verdict in outputs.values()}
     return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})

@@ -289,7 +289,7 @@ def _gaps(whose: str, recording: Recording) -> Iterator[str]:
 
 
 def _golden(pair: Pair) -> str:
-    return "" if pair.golden is None else str(pair.golden.record.name)
+    return "" if pair.golden is None else pair.golden.call
 
 
 def _modules(record: Record, recording: Recording) -> Iterator[str]:

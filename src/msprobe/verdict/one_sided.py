@@ -80,7 +80,7 @@ class OneSided:
         if pair.place.side != "input" or pair.place.record.name.direction != FORWARD:
             return False
         makers = [
-            graph.makers(str(place.record.name), place.slot)
+            graph.makers(place.call, place.slot)
             for graph, place in zip(self._graphs, pair[:2], strict=True)
             if isinstance(place, Place)
         ]
@@ -119,7 +119,7 @@ class OneSided:
         """Whether a place shows the gradient of a parameter."""
         if place.side != "output":
             return False
-        makers = self._graphs[side].argument_makers(str(place.record.name), place.slot)
+        makers = self._graphs[side].argument_makers(place.call, place.slot)
         return any(maker.kind == "parameter" for maker in makers)
 
     def is_needed(self, pair: Pair) -> bool:

@@ -329,7 +329,7 @@ def _state_name(graph: Graph, place: Place | None) -> str | None:
     known = _named(place.side, place.leaf, place.record.name.path, place.slot)
     if known is not None:
         return known[1]
-    state = graph.state(str(place.record.name), place.slot) if place.side == "input" else None
+    state = graph.state(place.call, place.slot) if place.side == "input" else None
     return None if state is None else state.name
 
 

@@ -55,7 +55,7 @@ class Origins:
         """Note what a call gave out."""
         self.errors.made[spot_of(seen)] = made
         if (other := seen.pair.golden) is not None:
-            self._golden_errors[str(other.record.name), other.slot] = made.relative
+            self._golden_errors[other.call, other.slot] = made.relative
         if not seen.value.agrees:
             self._unindexed.append((seen, made))
 
@@ -113,7 +113,7 @@ class Origins:
     def _other_maker(self, seen: Seen, makers: Sequence[Maker]) -> str:
         """In words, that calls which are not each other's counterparts made a value in the two runs."""
         place = seen.pair.golden
-        theirs = () if place is None else self._golden_graph.makers(str(place.record.name), place.slot)
+        theirs = () if place is None else self._golden_graph.makers(place.call, place.slot)
         if not makers or not theirs or {makers[0].kind, theirs[0].kind} != {"call"}:
             return ""
         counterparts = self._sources.golden_names(makers[0].name)
@@ -164,7 +164,7 @@ class Origins:
             return False
         for graph, place in zip((self._graph, self._golden_graph), seen.pair[:2], strict=True):
             if isinstance(place, Place) and place.leaf is not None and place.leaf.requires_grad:
-                makers = graph.makers(str(place.record.name), place.slot)
+                makers = graph.makers(place.call, place.slot)
                 return any(maker.kind == "parameter" for maker in makers)
         return False
 

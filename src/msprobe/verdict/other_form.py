@@ -37,7 +37,7 @@ def excused(
     for number in suspects:
         pair, verdict = pairs[number], verdicts[number]
         side = sides[0 if pair.target is not None else 1]
-        tolerance = side.end_tolerance(str(pair.place.record.name))
+        tolerance = side.end_tolerance(pair.place.call)
         if tolerance is None or not (verdict.error or 0.0) >= _CLEAR * tolerance:
             continue
         found[number] = verdict._replace(level=PASSED_ON, reason=_REASON)

@@ -40,7 +40,7 @@ def coarser_calls(calls: Sequence[Sequence[Seen]], order: Sequence[int]) -> Coar
     for call in forward:
         # A value that the coarser dtype holds exactly has lost nothing: what is computed with it may have.
         coarse = [seen for seen in call if _is_coarser(seen.pair) and not _is_held(seen)]
-        coarse_inputs = [seen for seen in coarse if seen.pair.place.side != "output"]
+        coarse_inputs = [seen for seen in coarse if not seen.is_output]
         for seen in (coarse_inputs or coarse)[:1]:
             lost[id(seen.pair)] = _words(seen.pair)
         if lost:
@@ -56,7 +56,7 @@ def _automatic(forward: Sequence[Sequence[Seen]]) -> float:
     """The unit roundoff of what the target's products give out where all that goes in is finer."""
     found = 0.0
     for call in forward:
-        if operator_of(call[0].pair.place.record.name).is_lowered:
+        if operator_of(call[0].place.record.name).is_lowered:
             places = [seen.pair.target for seen in call if seen.pair.target is not None]
             units = [(place.side, roundoff(place.leaf.dtype)) for place in places if place.leaf is not None]
             given = [unit for side, unit in units if side != "output" and unit]
@@ -105,7 +105,7 @@ def _many(forward: Sequence[Sequence[Seen]]) -> bool:
 
     Models widen some of what they compute by themselves, and go on in the coarser dtype.
     """
-    outputs = [seen.pair for call in forward for seen in call if seen.pair.place.side == "output"]
+    outputs = [seen.pair for call in forward for seen in call if seen.is_output]
     known = [pair for pair in outputs if (units := _units(pair)) is not None and all(units)]
     return 4 * sum(map(_is_coarser, known)) >= len(known)
 
@@ -121,14 +121,14 @@ def _matrix_products(forward: Sequence[Sequence[Seen]]) -> Precision | None:
     """Whether all matrix products and convolutions are coarser, as mixed precision makes them."""
     found: list[Pair] = []
     for call in forward:
-        operator = operator_of(call[0].pair.place.record.name)
-        name = call[0].pair.place.record.name
+        operator = operator_of(call[0].place.record.name)
+        name = call[0].place.record.name
         if name.is_module or operator.kind != "multiplies" or operator.summed == "none":
             continue
         outputs = [
             seen.pair
             for seen in call
-            if seen.pair.place.side == "output" and (units := _units(seen.pair)) is not None and all(units)
+            if seen.is_output and (units := _units(seen.pair)) is not None and all(units)
         ]
         if not all(map(_is_coarser, outputs)):
             return None

@@ -105,7 +105,7 @@ def _percent(share: float) -> str:
 
 def _sight(sources: Sequence[Seen]) -> str:
     """In words, how far the inputs agree."""
-    tensors = [s for s in sources if (leaf := s.pair.place.leaf) is not None and leaf.is_tensor]
+    tensors = [s for s in sources if (leaf := s.place.leaf) is not None and leaf.is_tensor]
     differing = [s for s in tensors if s.value.is_known and not s.value.is_equal and s.value.error > 0]
     if differing:
         return f"its inputs are off by only {max(s.value.relative for s in differing):.2g}"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.pairing.match import Pair
 from msprobe.verdict.difference import Difference
 
 
-class Seen(NamedTuple):
+class Seen:
     """A pair of values, and how far they are apart."""
 
-    pair: Pair
-    value: Difference
+    __slots__ = ("is_output", "pair", "place", "value")
+
+    def __init__(self, pair: Pair, value: Difference) -> None:
+        self.pair, self.value = pair, value
+        self.place = pair.place
+        self.is_output = self.place.side == "output"
 
 
 class Sources:
@@ -32,9 +35,9 @@ class Sources:
         for call in calls:
             if call[0].pair.target is None:
                 continue
-            name = call[0].pair.place.record.name
-            self._counterparts[str(name)] = _golden_names(call)
-            for other in self._counterparts[str(name)]:
+            name = call[0].place.record.name
+            others = self._counterparts[call[0].place.call] = _golden_names(call)
+            for other in others:
                 self._together[other].append(call)
             if name.direction == FORWARD:
                 self._forward[name] = call
@@ -46,15 +49,15 @@ class Sources:
         return {str(name) for name in self._counterparts.get(record, ())}
 
     def of(self, call: Sequence[Seen]) -> list[Seen]:
-        name = call[0].pair.place.record.name
+        name = call[0].place.record.name
         if name.direction == PARAMETERS_GRAD:
             return self._modules[name.owner]
         calls = [call]
         for other in _golden_names(call):
             calls += (each for each in self._together[other] if each is not call)
-        own = [seen for each in calls for seen in each if seen.pair.place.side != "output"]
+        own = [seen for each in calls for seen in each if not seen.is_output]
         if name.direction == BACKWARD:
-            names = (each[0].pair.place.record.name.facing(FORWARD) for each in calls)
+            names = (each[0].place.record.name.facing(FORWARD) for each in calls)
             return [*own, *(seen for each in names for seen in self._forward.get(each, ()))]
         return own
 

@@ -175,11 +175,11 @@ def lone_place(pair: Pair) -> tuple[int, str, str] | None:
     if pair.target is not None and pair.golden is not None:
         return None
     place = pair.place
-    return (0 if pair.target is not None else 1), str(place.record.name), place.slot
+    return (0 if pair.target is not None else 1), place.call, place.slot
 
 
 def spot_of_pair(pair: Pair) -> tuple[str, str]:
-    return str(pair.place.record.name), pair.place.slot
+    return pair.place.call, pair.place.slot
 
 
 def _calls(stretch: Stretch) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -197,7 +197,7 @@ def _state_errors(found: Sequence[Stretch], graphs: tuple[Graph, Graph]) -> dict
         error = 0.0 if value.agrees else min(max(value.relative, value.unit), unit_tolerance(value))
         for number, (graph, place) in enumerate(zip(graphs, (pair.target, pair.golden), strict=True)):
             assert place is not None
-            for maker in graph.makers(str(place.record.name), place.slot):
+            for maker in graph.makers(place.call, place.slot):
                 errors[number, maker.name] = max(error, errors.get((number, maker.name), 0.0))
     return errors
 
@@ -230,14 +230,14 @@ class _Passage:
 
     def has(self, place: Place) -> bool:
         """Return whether a place is one of this run."""
-        return self._records.get(self._keys.get(str(place.record.name), "")) is place.record
+        return self._records.get(self._keys.get(place.call, "")) is place.record
 
     def makers_of(self, place: Place) -> tuple[Maker, ...]:
         """Return the makers of a place if it is one of this run."""
         return self.makers(place) if self.has(place) else ()
 
     def makers(self, place: Place) -> tuple[Maker, ...]:
-        found = self._graph.makers(self._keys[str(place.record.name)], place.slot)
+        found = self._graph.makers(self._keys[place.call], place.slot)
         gradient = next((maker.name for maker in found if maker.kind == "gradient"), None)
         return found if gradient is None else self._graph.gradient_makers(gradient)
 
@@ -264,15 +264,15 @@ class _Passage:
         operator = operator_of(record.name)
         if not value.is_float or not value.norm or not math.isfinite(value.norm) or operator.kind == "makes":
             return 0.0
-        given = [seen for seen in _seen(record) if seen.pair.place.side != "output"]
+        given = [seen for seen in _seen(record) if not seen.is_output]
         forward = self._records.get(self._keys.get(str(record.name.facing(FORWARD)), ""))
         if record.name.direction == FORWARD or forward is None:
             arguments: Sequence[Argument] = arguments_of(given)
             reach = forward_reach(operator, value, arguments, plain_numbers(given))
         else:
             ran = _seen(forward)
-            inputs = [seen for seen in ran if seen.pair.place.side != "output"]
-            outputs = arguments_of([seen for seen in ran if seen.pair.place.side == "output"])
+            inputs = [seen for seen in ran if not seen.is_output]
+            outputs = arguments_of([seen for seen in ran if seen.is_output])
             whole = Backward(arguments_of(given), arguments_of(inputs), outputs, plain_numbers(inputs))
             arguments = whole.all
             reach = backward_reach(operator, value, position_of(Seen(Pair(place, place), value)), whole)
