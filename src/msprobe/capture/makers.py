@@ -79,8 +79,8 @@ class Makers:
     def find(self, tensor: Any, version: Hashable | None, leaf: Leaf, since: int = BEFORE_ALL) -> str | None:
         """Who made a tensor whose identity tells nothing, as far as it was noted after `since`."""
         if since == BEFORE_ALL and leaf.shape in self._parameters and not leaf.requires_grad:
-            self._name_gradients(leaf.shape)
-            name = self.name_of(tensor) or self.name_of(self._adapter.memory_of(tensor))
+            memory = self._adapter.memory_of(tensor)
+            name = self._gradient(leaf.shape, tensor, memory) or self.name_of(memory)
             if name is not None:
                 return name
         memory = self._adapter.memory_of(tensor)
@@ -134,13 +134,16 @@ class Makers:
                 if _overlap(where, extent):
                     yield f"{_SHARES}{name}"
 
-    def _name_gradients(self, shape: tuple[int, ...]) -> None:
-        """Name the gradients that the parameters of a shape hold now."""
+    def _gradient(self, shape: tuple[int, ...], tensor: Any, memory: Any) -> str | None:
+        """Name a tensor, or what stands for its memory, if it is the gradient that a parameter holds now."""
         for reference, name in self._parameters[shape]:
             parameter = reference()
             gradient = None if parameter is None else self._adapter.gradient_of(parameter)
-            if gradient is not None:
-                self._named[id(gradient)] = (weakref.ref(gradient), f"gradient:{name}")
+            if gradient is not None and (gradient is tensor or gradient is memory):
+                named = f"gradient:{name}"
+                self._named[id(gradient)] = (weakref.ref(gradient), named)
+                return named
+        return None
 
 
 def _is_same(where: Extent, extent: Extent, ours: Leaf, theirs: Leaf) -> bool:

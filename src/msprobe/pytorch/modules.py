@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -153,21 +153,54 @@ def on_model_call(model: Any, before: Callable[[], None], after: Callable[[], No
     return undo
 
 
-def parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def parameters(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """What named_parameters() says of a module without those in it, which takes longer to find it out."""
+    if _names_parameters_plainly(module):
+        return _named([("", module._parameters)])
     return module.named_parameters(recurse=False)
 
 
 def buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, int]]:
-    return ((name, buffer, buffer.numel()) for name, buffer in module.named_buffers(recurse=False))
+    if _names_buffers_plainly(module):
+        found: Iterable[tuple[str, torch.Tensor]] = _named([("", module._buffers)])
+    else:
+        found = module.named_buffers(recurse=False)
+    return ((name, buffer, buffer.numel()) for name, buffer in found)
 
 
 def named_state(model: Any) -> Iterator[State]:
     """The parameters and buffers of a model, or of several."""
     for before, root in models.with_prefix(model, nn.Module):
-        for name, parameter in root.named_parameters():
+        own, rest = root.named_parameters(), root.named_buffers()
+        if _names_parameters_plainly(root) and _names_buffers_plainly(root):
+            inside = [(f"{path}." if path else "", module) for path, module in root.named_modules()]
+            own = _named([(path, module._parameters) for path, module in inside])
+            rest = _named([(path, module._buffers) for path, module in inside])
+        for name, parameter in own:
             yield State("parameter", f"{before}{name}", parameter, tuple(parameter.shape))
-        for name, buffer in root.named_buffers():
+        for name, buffer in rest:
             yield State("buffer", f"{before}{name}", buffer, tuple(buffer.shape))
+
+
+def _names_parameters_plainly(module: nn.Module) -> bool:
+    """Whether the class of a module leaves named_parameters() to torch."""
+    return type(module).named_parameters is nn.Module.named_parameters
+
+
+def _names_buffers_plainly(module: nn.Module) -> bool:
+    return type(module).named_buffers is nn.Module.named_buffers
+
+
+def _named(
+    held: Iterable[tuple[str, Mapping[str, torch.Tensor | None]]],
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """What modules hold, each tensor once, by its name and what is said before the names of its module."""
+    known: set[int] = set()
+    for before, tensors in held:
+        for name, tensor in tensors.items():
+            if tensor is not None and id(tensor) not in known:
+                known.add(id(tensor))
+                yield f"{before}{name}", tensor
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
