@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msprobe import store
 from msprobe.analyse.judge import Finding, by_call, colour, judge
@@ -43,6 +42,9 @@ from msprobe.verdict.coverage import unjudged_ends
 from msprobe.verdict.locate import locate
 from msprobe.verdict.optimizer import StepState, judge_changes
 from msprobe.verdict.table_rows import TableRows
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 TENSOR, STATISTICS, CHECKSUM = "tensor", "statistics", "md5"
 
@@ -288,6 +290,8 @@ def measured_tensors(
     pairs: Sequence[Pair], target: Recording, golden: Recording
 ) -> Iterator[TensorErrors | None]:
     """The same by contents; tensors are read by several threads, a bounded number ahead."""
+    from concurrent.futures import ThreadPoolExecutor  # only contents need it
+
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         contents = _Contents(pool, target, golden)
         for start in range(0, len(pairs), _AHEAD):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,6 +166,9 @@ def _all(pairs: Pairs, wanted: Wanted, options: Options, progress: Progress | No
                 found.append(done)
                 _tell(progress, len(found), len(pairs))
     else:
+        import multiprocessing  # takes longer than a small comparison
+        from concurrent.futures import ProcessPoolExecutor
+
         context = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(jobs, context, initializer=_quiet) as pool:
             for several in pool.map(partial(_listed, work), parts):

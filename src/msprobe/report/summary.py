@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 from msprobe import __version__
 from msprobe.report.table import SURROGATE
@@ -163,7 +163,7 @@ def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="msprobe compare">\n'
     for outcome in outcomes:
         kinds = Counter(case.outcome for case in outcome.cases)
-        name = quoteattr(_plain(outcome.label or "comparison"))
+        name = _quoted(_plain(outcome.label or "comparison"))
         counts = f'tests="{len(outcome.cases)}" failures="{kinds["failure"]}" skipped="{kinds["skipped"]}"'
         yield f'<testsuite name={name} {counts} errors="0">\n'.encode()
         for case in outcome.cases:
@@ -173,10 +173,16 @@ def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
 
 
 def _case(case: Case) -> str:
-    opening = f'<testcase name={quoteattr(_plain(case.call))} classname="msprobe.compare"'
+    opening = f'<testcase name={_quoted(_plain(case.call))} classname="msprobe.compare"'
     if not case.outcome:
         return f"{opening}/>\n"
-    return f"{opening}><{case.outcome} message={quoteattr(_plain(case.reason))}/></testcase>\n"
+    return f"{opening}><{case.outcome} message={_quoted(_plain(case.reason))}/></testcase>\n"
+
+
+def _quoted(text: str) -> str:
+    """The value of an attribute; a reader would make spaces of line feeds."""
+    plain = html.escape(text).replace("\n", "&#10;").replace("\r", "&#13;").replace("\t", "&#9;")
+    return f'"{plain}"'
 
 
 def _plain(text: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import html
 import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice, product
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from pydantic_core import to_json
 
@@ -207,7 +207,7 @@ def _escaped(text: str) -> str:
         text = _cut(text)
     text = SURROGATE.sub(REPLACEMENT, text)
     text = _LIKE_ESCAPED.sub("_x005F_", text)
-    return escape(_NOT_IN_XML.sub(lambda found: f"_x{ord(found[0]):04X}_", text))
+    return html.escape(_NOT_IN_XML.sub(lambda found: f"_x{ord(found[0]):04X}_", text), quote=False)
 
 
 def _cut(text: str) -> str:
