@@ -217,6 +217,32 @@ def test_shares_that_cannot_be_told_apart_are_one(probe: Probe) -> None:
     assert x.grad is not None and torch.equal(torch.as_tensor(total), x.grad)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_calls_that_share_a_weight_below_autocast_have_shares_of_their_own(
+    probe: Probe, cached: bool
+) -> None:
+    """Autocast casts a weight once, and what comes back through the cast is the total of all calls."""
+    torch.manual_seed(5)
+    inputs, w = [torch.randn(3, 4) for _ in range(3)], torch.randn(5, 4, requires_grad=True)
+    b = torch.randn(5, requires_grad=True)
+    debugger = probe.debugger("L1", "tensor")
+    debugger.start()
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+        outputs = [F.linear(x, w, b) for x in inputs]
+    sum(((number + 1) * y.float().sin() for number, y in enumerate(outputs)), torch.zeros(())).sum().backward()
+    debugger.stop()
+    debugger.step()
+    data = probe.data()
+    for number in range(3):
+        (incoming,) = saved(probe, data[f"Functional.linear.{number}.backward"]["input"])
+        _, of_weight, of_bias = saved(probe, data[f"Functional.linear.{number}.backward"]["output"])
+        assert incoming is not None and of_weight is not None and of_bias is not None
+        assert of_weight.dtype == of_bias.dtype == torch.float32
+        alone = (incoming.T.float() @ inputs[number].bfloat16().float()).bfloat16().float()
+        torch.testing.assert_close(of_weight, alone, rtol=2**-7, atol=0)
+        torch.testing.assert_close(of_bias, incoming.float().sum(0), rtol=2**-7, atol=0)
+
+
 class SparseAndDense(nn.Module):
     """Uses a table in two ways; the gradients of one of them are sparse."""
 

@@ -6,6 +6,9 @@ that part for a noted edge hold the call's share of that input's gradient.
 
 A call that changes a view in place makes a node for the whole tensor behind the view (CopySlices); there the
 gradients of the view are the part of the whole that the view shows.
+
+Autocast casts a parameter once and lets all calls use the copy, so the node of the cast holds the sum over
+these calls. The share of a call is what goes into that node.
 """
 
 from __future__ import annotations
@@ -106,6 +109,16 @@ class _Window(NamedTuple):
             return like_whole.as_strided(self.size, self.stride, self.offset)
 
 
+class _Cast(NamedTuple):
+    """A gradient of the copy of a parameter in another dtype, as one of the parameter."""
+
+    dtype: torch.dtype
+
+    def of(self, gradient: Tensor) -> Tensor:
+        with Untracked():
+            return gradient.to(self.dtype)
+
+
 class _Changed(NamedTuple):
     """A view that a call changed in place."""
 
@@ -142,7 +155,8 @@ class _Border:
         self.inputs: list[_Way] = []
 
 
-_Way = tuple[int, int, "_Window | None"]  # number of a gradient of the node, index of a tensor of the call
+_Part = _Window | _Cast | None  # what makes of a node's gradient that of the tensor; None: it is that
+_Way = tuple[int, int, _Part]  # number of a gradient of the node, index of a tensor of the call
 _Borders = dict[int, _Border]  # by the id of the node, which the border holds and so keeps unique
 
 
@@ -177,11 +191,13 @@ def _add_inputs(borders: _Borders, begun: Begun, window: _Window | None) -> dict
             if below is None or id(below) in seen:
                 continue
             index = edges.get((id(below), number))
-            way = None
+            way: _Part = None
             if index is None:
                 made = below._sequence_nr()
                 if made == _ACCUMULATE:
                     index = leaves.get(id(getattr(below, "variable", None))) if leaves else None
+                elif leaves and (cast := _cast_leaf(below, leaves)) is not None:
+                    index, way = cast
                 elif made >= first:
                     seen[id(below)] = below
                     waiting.append(below)
@@ -198,6 +214,15 @@ def _add_inputs(borders: _Borders, begun: Begun, window: _Window | None) -> dict
     return uses
 
 
+def _cast_leaf(node: Any, leaves: dict[int, int]) -> tuple[int, _Cast] | None:
+    """The index of the leaf among the inputs that a node casts, and what gives the leaf's gradient."""
+    if type(node).__name__ != "ToCopyBackward0":
+        return None
+    leaf = getattr(node.next_functions[0][0], "variable", None)
+    index = leaves.get(id(leaf))
+    return None if leaf is None or index is None else (index, _Cast(leaf.dtype))
+
+
 def _told_apart(borders: _Borders, index: int, further: list[int]) -> bool:
     """Give each place of a tensor among the inputs its own edge, if one node has them all, in their order."""
     for border in borders.values():
@@ -209,7 +234,7 @@ def _told_apart(borders: _Borders, index: int, further: list[int]) -> bool:
     return False
 
 
-_Share = tuple["Tensor | None", "_Window | None"]  # a gradient, and the part of it that counts
+_Share = tuple["Tensor | None", _Part]  # a gradient, and the part of it that counts
 
 
 class Tap:
@@ -257,13 +282,13 @@ class Tap:
         if self._expected > 1:
             self._follow_pass()
         self._fired += 1
-        for number, index, window in outputs:
-            sink.of_output(index, _told(of_outputs[number], window))
-        for place, index, window in inputs:
+        for number, index, part in outputs:
+            sink.of_output(index, _told(of_outputs[number], part))
+        for place, index, part in inputs:
             if index in self._shares:
-                self._gather(index, (of_inputs[place], window))
+                self._gather(index, (of_inputs[place], part))
             else:
-                sink.of_input(index, _told(of_inputs[place], window))
+                sink.of_input(index, _told(of_inputs[place], part))
         if self._fired == self._expected:
             self._flush()
 
@@ -308,15 +333,15 @@ class _Hook:
         self._tap.fire(self._outputs, self._inputs, of_inputs, of_outputs)
 
 
-def _told(gradient: Tensor | None, window: _Window | None) -> Any:
-    return gradient if gradient is None or window is None else functools.partial(window.of, gradient)
+def _told(gradient: Tensor | None, part: _Part) -> Any:
+    return gradient if gradient is None or part is None else functools.partial(part.of, gradient)
 
 
 def _sum(shares: list[_Share]) -> Tensor | None:
     total: Tensor | None = None
     with Untracked():
-        for gradient, window in shares:
-            share = gradient if gradient is None or window is None else window.of(gradient)
+        for gradient, part in shares:
+            share = gradient if gradient is None or part is None else part.of(gradient)
             total = share if total is None else total if share is None else _added(total, share)
     return total
 
