@@ -53,8 +53,10 @@ class KnownErrors:
         value = argument.value
         if not value.is_estimated or argument.spot is None:
             return error
-        found = self.made_by(self._graph.makers(*argument.spot))
-        expected = max((made.expected / made.value.norm for made in found if made.value.norm), default=0.0)
+        makers = self._graph.makers(*argument.spot)
+        shares = [m.expected / m.value.norm for m in self.made_by(makers) if m.value.norm]
+        # Of a value that no recorded call made, nothing is expected that would limit what a sketch may miss.
+        expected = max(shares, default=0.0) if makers else math.inf
         return max(error, min(expected * value.norm, ESTIMATE * error + value.missed))
 
     def unseen(self, value: Difference) -> float:
