@@ -111,7 +111,11 @@ class SketchErrors(NamedTuple):
     cosine: float
     sd: float
     apart: float  # |target - golden| over all elements
-    is_brief: bool = False
+    sums: int  # how many numbers each sketch has
+
+    @property
+    def is_brief(self) -> bool:
+        return self.sums == kernels.BRIEF_SIZE
 
 
 def sketch_lengths(pairs: Iterable[Pair]) -> set[int]:
@@ -152,4 +156,4 @@ def measure_sketches(target: Leaf, golden: Leaf) -> SketchErrors | None:
     sd = 0.0 if golden.elements <= length else 1 / math.sqrt(length)
     sketched = min(golden.elements, kernels.BRIEF_ELEMENTS) if is_brief else golden.elements
     apart = difference * math.sqrt(golden.elements / sketched) if sketched else 0.0
-    return SketchErrors(relative, dot / both if both else 1.0, sd, apart, is_brief)
+    return SketchErrors(relative, dot / both if both else 1.0, sd, apart, length)

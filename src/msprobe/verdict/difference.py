@@ -51,7 +51,7 @@ class Difference(NamedTuple):
     is_odd: bool = False  # NaN or infinity where the other has none
     is_moved: bool = False  # the same numbers at other positions
     least: float = 0.0  # the smallest absolute value, if all numbers have one sign
-    is_estimated: bool = False  # `error` is an estimate from some sums, which may be too small by chance
+    sums: int = 0  # of the sketches that `error` was estimated from, and may be too small by; 0: it was not
 
     @property
     def is_known(self) -> bool:
@@ -67,9 +67,20 @@ class Difference(NamedTuple):
         return self.unit > 0
 
     @property
+    def is_estimated(self) -> bool:
+        """Whether `error` is an estimate, which may be too small by chance."""
+        return self.sums > 0
+
+    @property
+    def estimate_deviation(self) -> float:
+        """The standard error of the estimate, relative: that of the root of a sum of so many squares."""
+        return 1 / math.sqrt(2 * self.sums) if self.sums else 0.0
+
+    @property
     def missed(self) -> float:
         """The error that a sketch of some of the numbers may not show."""
-        return _MISSED * self.norm if self.numbers > kernels.BRIEF_ELEMENTS else 0.0
+        is_sample = self.sums == kernels.BRIEF_SIZE and self.numbers > kernels.BRIEF_ELEMENTS
+        return _MISSED * self.norm if is_sample else 0.0
 
     @property
     def relative(self) -> float:
@@ -338,14 +349,14 @@ def _from_sketch(found: Difference, sketched: SketchErrors, golden_norm: float) 
         return found
     if not math.isfinite(golden_norm):  # infinities, as in a mask, are not sketched: that of the others
         rest = sketched.apart / sketched.relative
-        return found._replace(sight="sketch", error=sketched.apart, norm=rest, is_estimated=True)
+        return found._replace(sight="sketch", error=sketched.apart, norm=rest, sums=sketched.sums)
     if found.unit < SINGLE and sketched.relative <= _SKETCH_ROUNDING:
         return found
     error = max(found.error, sketched.relative * golden_norm)
     scale = found.scale
     if scale is not None and sketched.cosine <= _OPPOSITE:
         scale = -scale - 2  # norms do not show the sign
-    return found._replace(sight="sketch", error=error, scale=scale, unequal=None, is_estimated=True)
+    return found._replace(sight="sketch", error=error, scale=scale, unequal=None, sums=sketched.sums)
 
 
 def _flipped(found: Difference, sketched: SketchErrors) -> Difference:

@@ -25,7 +25,9 @@ FLOOR = 1.0  # roundings of the result's dtype; one toward zero has a scale erro
 DEVIATIONS = 12.0  # standard errors that a scale error may be from zero
 FLOOR_DEVIATIONS = 4.0  # the same from the floor: errors that are independent are no further
 SPREAD = 4.0  # times the noise that the scale errors of single rows or channels may have
-ESTIMATED_MOST = 2.5  # times that: estimates of a result and of its arguments may be off either way
+# Standard errors that the estimates of a result and of its arguments may both be off, in opposite directions:
+# twice 2.4 happen once in 15 000 times.
+ESTIMATE_DEVIATIONS = 2.4
 CHANCE = 4.0  # standard errors by which the norm of N normal numbers, about sqrt(N), may exceed that
 PEAK = 16.0  # times the root mean square error that one number may be off
 NOISE = 0.25  # of a value: if rounding and the inputs likely make so much of it, its directions say nothing
@@ -91,6 +93,7 @@ def tests_of(
     deviation = value.shift_deviation if value.sight == "content" else deviation
     if value.shift is not None and deviation is not None and value.numbers > 1:
         shifts = [abs(_reaching(argument.value.shift, argument)) for argument in arguments]
+        shifts[:1] = [0.0] if reach.is_centred else shifts[:1]
         moved = SCALE_GAIN * reach.of(shifts) / norm if arguments else 0.0
         yield Test("shift", abs(value.shift), _least(floor, deviation) + passed + moved + bent + share)
     for spread in value.spreads:
@@ -111,7 +114,8 @@ def _surprising(value: Difference, likely: float, reach: Reach, arguments: Seque
     most = reach.most * (1 + CHANCE / math.sqrt(max(value.numbers, 1))) * likely
     if not value.is_estimated:
         return most
-    return ESTIMATED_MOST * most + SKETCH_NOISE * value.norm + value.missed
+    doubt = ESTIMATE_DEVIATIONS * value.estimate_deviation
+    return (1 + doubt) / (1 - doubt) * most + SKETCH_NOISE * value.norm + value.missed
 
 
 def _least(floor: float, deviation: float) -> float:
@@ -166,7 +170,19 @@ def own_scale_of(
             # One that does not stand out of its standard error is no scaling: the result may have none of it.
             doubt = abs(scale) if scatter is None else min(FLOOR_DEVIATIONS * scatter, abs(scale))
             passed += scaling.slack * abs(scale) + abs(scaling.degree) * doubt
-    return value.scale - expected, deviation, passed
+    return value.scale - expected, deviation, passed + _scale_of_shift(value, reach, arguments)
+
+
+def _scale_of_shift(value: Difference, reach: Reach, arguments: Sequence[Argument]) -> float:
+    """The scale error that a shift of the one argument may make: a result of one sign grows or shrinks by it.
+
+    What a scale error of the argument shifts its mean by is part of that.
+    """
+    if len(arguments) != 1 or reach.is_exact:
+        return 0.0
+    argument = arguments[0].value
+    shift = abs(argument.shift or 0.0) - abs(argument.scale or 0.0)
+    return max(0.0, reach.of([_reaching(shift, arguments[0])]) / value.norm)
 
 
 def carriers(value: Difference) -> float:

@@ -14,6 +14,7 @@ from msprobe.verdict.tolerance import (
     MOST_SUMMANDS,
     UNEVEN,
     UNKNOWN_GAIN,
+    UNKNOWN_SCALING,
     UNUSED,
     Argument,
     Reach,
@@ -28,6 +29,7 @@ from msprobe.verdict.tolerance import (
 )
 
 CURVED = Scaling(0.0, 1.0)  # of a slope, by the argument at which it is taken
+UNKNOWN_CURVED = Scaling(0.0, UNKNOWN_SCALING)  # the same of an operator that the table does not know
 
 
 class Backward(NamedTuple):
@@ -265,7 +267,12 @@ def _back_unknown(operator: Operator, result: Difference, own: Argument | None, 
     size = result.norm
     gains, typical = in_proportion(result, given.all, UNKNOWN_GAIN), in_proportion(result, given.all, 1.5)
     steps = steps_of(operator, given.arguments)
-    return Reach(row_of(given.all), size, gains, bends=4.0, typical=typical, steps=steps)
+    scalings: tuple[Scaling, ...] = ()
+    if len(given.gradients) == 1:  # whatever the operator does, its derivative is linear in the gradient
+        scalings = EXACT, *(UNKNOWN_CURVED for _ in given.all[1:])
+    return Reach(
+        row_of(given.all), size, gains, bends=4.0, scalings=scalings, typical=typical, steps=steps
+    )
 
 
 _BackRule = Callable[[Operator, Difference, "Argument | None", Backward], Reach]

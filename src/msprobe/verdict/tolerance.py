@@ -29,6 +29,7 @@ UNEVEN = 0.2  # of a scale error: what may be more or less, because it is not th
 UNKNOWN_SCALING = 3.0  # times what reaches the result: the scale error of it, if the operator is not known
 UNKNOWN_GAIN = 8.0  # what an operator that the table does not know may make of a relative error
 BATCH_GAIN = 8.0  # of batch norm: a channel that hardly varies over a batch is divided by next to nothing
+AS_LARGE = 0.01  # of a square: batch norm adds eps to a variance, and rounds
 FLIP_SHARE = 4.0  # times the relative error of an argument: the share of comparisons that may fall otherwise
 
 
@@ -85,6 +86,7 @@ class Reach(NamedTuple):
     steps: float = 1.0  # after each of which the numbers are rounded to the dtype of the result
     is_exact: bool = False  # nothing is rounded unless the dtype changes
     is_part: bool = False  # it shows a part of an argument, whose error may have any direction
+    is_centred: bool = False  # the mean of its first argument does not show in it
 
     def of(self, errors: Sequence[float]) -> float:
         """The most that these errors of the arguments make of the result."""
@@ -355,7 +357,28 @@ def _normalises(
         terms = [gains[-1] * arguments[-1].size] if len(arguments) == 3 else []
         rest = _products(result, arguments[1:], arguments[2:], terms)
         scalings = (of_input, *rest) if len(rest) == len(arguments) - 1 else ()
-    return Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, scalings=scalings, typical=typical)
+    is_centred = operator.changes_state and _is_normalised(result, arguments[1:])
+    if is_centred and not scalings:
+        scalings = (Scaling(0.0, UNEVEN), *(Scaling(0.5, 0.5 + UNEVEN) for _ in arguments[1:]))
+    return Reach(
+        row_of(arguments),
+        result.norm,
+        tuple(gains),
+        bends=1.0,
+        scalings=scalings,
+        typical=typical,
+        is_centred=is_centred,
+    )
+
+
+def _is_normalised(result: Difference, others: Sequence[Argument]) -> bool:
+    """Whether a result is as large as its weight and bias say: divided by a spread of its own.
+
+    Running statistics are among these arguments too, and may have been used instead.
+    """
+    sizes = [each.rms**2 for each in others]
+    sums = (one + other for number, one in enumerate(sizes) for other in sizes[:number])
+    return any(abs(each - result.rms**2) <= AS_LARGE * each for each in sums)
 
 
 def _attends(
