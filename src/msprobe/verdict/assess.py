@@ -21,6 +21,7 @@ from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
     arguments_of,
     coarsest,
+    explains,
     flipped_by_decisions,
     follows_from_dtype,
     has_other_count,
@@ -381,7 +382,7 @@ class _Judge:
         inherited = self._lone(seen) if value.sight == "one side" else self._inherited(seen)
         if inherited is not None:
             return inherited
-        differing = [s for s in sources if s.value.is_known and not s.value.agrees]
+        differing = [s for s in sources if s.value.is_known and not s.value.agrees and explains(s)]
         if not value.is_float or value.sight == "shape":
             return self._whole(seen, differing, sources)
         if any(map(has_other_count, sources)):

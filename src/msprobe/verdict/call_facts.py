@@ -72,6 +72,15 @@ def is_setting(seen: Seen) -> bool:
     return seen.value.sight == "value" and leaf is not None and not leaf.is_tensor
 
 
+def explains(seen: Seen) -> bool:
+    """Whether a value that differs may explain what comes out of the call.
+
+    A setting does not: an output that nothing else explains shows that the setting has an effect, and then it
+    is the setting that is named.
+    """
+    return not is_setting(seen) or seen.value.sight == "shape"
+
+
 def position_of(seen: Seen) -> int:
     """The position, among the tensors of the forward call, whose gradient this is."""
     last = seen.place.slot.rpartition(".")[2]

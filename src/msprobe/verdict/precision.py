@@ -77,7 +77,7 @@ def _units(pair: Pair) -> tuple[float, float] | None:
 
 def _is_coarser(pair: Pair) -> bool:
     units = _units(pair)
-    return units is not None and units[0] > units[1]
+    return units is not None and units[0] > units[1] > 0
 
 
 def _words(pair: Pair) -> str:
