@@ -9,8 +9,9 @@ from typing import Final
 from msprobe.record import Record
 
 MODEL: Final = "the model"
+OPTIMIZER: Final = "the optimizer"
 # What recordings have as the parent of a call that no module made.
-_GROUPS = {"optimizer": "the optimizer", "clip_grad": "the clipping of gradients"}
+_GROUPS = {"optimizer": OPTIMIZER, "clip_grad": "the clipping of gradients"}
 _OPTIMIZER = re.compile(r"/(?:torch|mindspore(?:/\w+)*)/optim/")
 
 
@@ -22,7 +23,7 @@ def part_of(record: Record) -> str:
         return MODEL
     if record.stack is None or not record.stack.frames:
         return MODEL if record.name.is_module else ""
-    return _GROUPS["optimizer"] if _is_in_optimizer(record.stack.frames) else MODEL
+    return OPTIMIZER if _is_in_optimizer(record.stack.frames) else MODEL
 
 
 @functools.lru_cache(maxsize=65_536)

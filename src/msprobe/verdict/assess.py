@@ -26,6 +26,7 @@ from msprobe.verdict.call_facts import (
     follows_from_dtype,
     has_other_count,
     is_setting,
+    most_flips,
     plain_numbers,
     position_of,
     reaches_out,
@@ -36,6 +37,7 @@ from msprobe.verdict.difference import SKETCH_NOISE
 from msprobe.verdict.directions import (
     GAIN,
     NOISE,
+    SCALE_GAIN,
     ScaleError,
     Test,
     floor_of,
@@ -66,6 +68,7 @@ from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
 from msprobe.verdict.stretches import lone_place
 from msprobe.verdict.tolerance import (
+    FLIP_SHARE,
     OUTPUT_ROUNDINGS,
     Argument,
     Reach,
@@ -78,6 +81,7 @@ COMPUTED = 2.0**-9  # a plain number that is further off was not computed from w
 
 
 _EQUAL = Verdict(SAME, error=0.0, tolerance=0.0)
+_LOOKS_EQUAL = _EQUAL._replace(looks_equal=True)
 
 
 class Assessed(NamedTuple):
@@ -273,6 +277,8 @@ class _Judge:
                 self._set_otherwise.add(call[0].place.record.name)
             if verdict.error is not None and has_effect and not verdict.is_cancelled:
                 self._errors.drift = max(self._errors.drift, verdict.error)
+                if verdict.scale is not None and math.isfinite(verdict.scale):
+                    self._errors.scale_drift = max(self._errors.scale_drift, abs(verdict.scale))
             if seen.value.sight == "one side":
                 continue
             if seen.is_output and seen.pair.target is not None and seen.value.is_known:
@@ -290,7 +296,7 @@ class _Judge:
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
-            return gradients_wanted(seen) or _EQUAL
+            return gradients_wanted(seen) or (_EQUAL if value.is_equal else _LOOKS_EQUAL)
         leaf = seen.place.leaf
         if value.sight == "value" and follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
@@ -312,9 +318,7 @@ class _Judge:
             return verdict._replace(reason=f"{what}; what a parameter gets of it is judged there")
         if origin.stretch is not None and has_effect:
             return self._blame(origin.stretch, seen, verdict, origin.words)
-        drift = min(self._errors.drift, COMPUTED) if is_plain else DRIFT_GAIN * self._errors.drift
-        is_small = error <= tolerance + drift and value.sight != "shape" and not value.is_moved
-        if not origin.is_known and is_small:
+        if not origin.is_known and self._is_usual(seen, tests):
             return verdict._replace(reason=f"{what}, which earlier calls passed on")
         if not origin.is_known and operator.decides and self._decided_otherwise(call):
             return verdict._replace(reason=f"{what}; the forward call decided otherwise")
@@ -324,6 +328,24 @@ class _Judge:
         if not has_reach and (is_plain or math.isfinite(error) or operator.overwrites):
             return verdict._replace(reason=f"{what}; the outputs show no effect")
         return verdict._replace(level=ENTERED, reason=reason.entered(seen.pair, value, origin.words))
+
+    def _is_usual(self, seen: Seen, tests: Sequence[Test]) -> bool:
+        """Whether a value that no recorded call made is no further off than what went before suggests.
+
+        Each direction has its own limit: rounding that gathers is large, but it has no scale error.
+        """
+        value, drift = seen.value, self._errors.drift
+        leaf = seen.place.leaf
+        if value.sight == "shape" or value.is_moved or value.is_odd or drift == 0:
+            return False
+        if leaf is not None and not leaf.is_tensor:
+            return value.relative <= unit_tolerance(value) + min(drift, COMPUTED)
+        if not value.is_float:
+            return value.unequal is not None and value.unequal <= most_flips(
+                value.numbers, FLIP_SHARE * drift
+            )
+        limits = {"size": DRIFT_GAIN * drift, "scale": SCALE_GAIN * self._errors.scale_drift + drift * drift}
+        return all(test.value <= test.bound + limits.get(test.name, 0.0) for test in tests)
 
     def _decided_otherwise(self, call: Sequence[Seen]) -> bool:
         """Whether the forward call of a backward call chose other numbers, whose gradients then come back."""
@@ -378,7 +400,7 @@ class _Judge:
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
-            return _EQUAL
+            return _EQUAL if value.is_equal else _LOOKS_EQUAL
         inherited = self._lone(seen) if value.sight == "one side" else self._inherited(seen)
         if inherited is not None:
             return inherited

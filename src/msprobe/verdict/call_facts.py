@@ -144,6 +144,12 @@ def unjudged_reason(pair: Pair) -> str:
     return pair.unjudged or pair.reason or "nothing was recorded to compare"
 
 
+def most_flips(numbers: int, share: float) -> float:
+    """Return how many of some numbers may fall the other way if each does with this probability."""
+    mean = min(share, 1.0) * numbers
+    return mean + 4 * math.sqrt(mean) + 1
+
+
 def flipped_by_decisions(
     reach: Reach,
     value: Difference,

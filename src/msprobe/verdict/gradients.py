@@ -270,9 +270,7 @@ def _back_unknown(operator: Operator, result: Difference, own: Argument | None, 
     scalings: tuple[Scaling, ...] = ()
     if len(given.gradients) == 1:  # whatever the operator does, its derivative is linear in the gradient
         scalings = EXACT, *(UNKNOWN_CURVED for _ in given.all[1:])
-    return Reach(
-        row_of(given.all), size, gains, bends=4.0, scalings=scalings, typical=typical, steps=steps
-    )
+    return Reach(row_of(given.all), size, gains, bends=4.0, scalings=scalings, typical=typical, steps=steps)
 
 
 _BackRule = Callable[[Operator, Difference, "Argument | None", Backward], Reach]

@@ -23,6 +23,7 @@ class KnownErrors:
         self._graph, self._stretches = graph, stretches
         self.made: dict[tuple[str, str], Made] = {}  # by record and slot: what calls gave out
         self.drift = 0.0  # the largest relative error so far
+        self.scale_drift = 0.0  # the largest scale error so far
 
     def made_by(self, makers: Sequence[Maker]) -> list[Made]:
         """Return what was made by those of the makers that were compared."""

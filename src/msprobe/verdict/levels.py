@@ -29,6 +29,7 @@ class Verdict(NamedTuple):
     reached: float | None = None  # relative: what the errors of the arguments likely make of it
     scale: float | None = None
     is_cancelled: bool = False  # its summands cancel, so that its relative error says nothing
+    looks_equal: bool = False  # nothing shows a difference, but it is not known that the bits are equal
     is_change: bool = False  # of a parameter over the step before: its gradient does not explain it
 
     @property

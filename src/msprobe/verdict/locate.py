@@ -15,8 +15,9 @@ from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
 from msprobe.operators import operator_of
 from msprobe.pairing.described import sketch_lengths
 from msprobe.pairing.match import Pair, Place
+from msprobe.pairing.step_part import OPTIMIZER, part_of
 from msprobe.plural import counted
-from msprobe.record import Leaf, Record, Recording, leaves
+from msprobe.record import Leaf, Record, Recording, is_float, leaves
 from msprobe.verdict.call_facts import content
 from msprobe.verdict.hint import hint
 from msprobe.verdict.levels import CANNOT_TELL, ENTERED, NOT_JUDGED, PASSED_ON, ROUNDING, Verdict
@@ -362,10 +363,10 @@ def _standing(found: Divergence) -> int:
 
 
 def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
-    """Return whether a suspect is not merely a consequence of suspects in earlier steps.
+    """Return whether a suspect is not merely a consequence of earlier steps.
 
-    A parameter that comes in different after an earlier step differed does not: the optimizer has made it so.
-    Adam makes a whole step of each number of a gradient that is zero but for rounding.
+    State that comes in different after an earlier step differed is one: the optimizer has made it so. Adam
+    makes a whole step of each number of a gradient that is zero but for rounding. A batch or a mask is none.
     """
     leaf = origin.place.leaf
     earlier = [one for one in found if _number(one.step) < _number(origin.step)]
@@ -376,7 +377,40 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
     facts = {origin.content, _gradient_of(origin.place)}
     if not origin.golden:  # a call without a counterpart: its gradients were not compared
         facts.add(_ANY_GRADIENT)
-    return not any(one.has_grown or facts & one.noise for one in earlier)
+    if any(facts & one.noise for one in earlier):
+        return False
+    return not (any(one.has_grown for one in earlier) and _may_be_state(origin, found))
+
+
+_STATE = ("parameter:", "buffer:")  # so their makers begin
+_MADE_OF_STATE = (
+    4.0  # times the largest error of a parameter: what is made of parameters, as their average is
+)
+
+
+def _may_be_state(origin: Divergence, found: Sequence[Located]) -> bool:
+    """Whether an optimizer may have made a value: state of the model or of itself, or made of such state."""
+    if _is_state(origin.place):
+        return True
+    leaf = origin.place.leaf
+    if leaf is None or not is_float(leaf.dtype) or leaf.made_by is not None:
+        return False
+    states = (each.verdict.error or 0.0 for one in found for each in one.origins if _is_state(each.place))
+    most = max((error for error in states if math.isfinite(error)), default=0.0)
+    return (origin.verdict.error or 0.0) <= _MADE_OF_STATE * most
+
+
+def _is_state(place: Place) -> bool:
+    leaf = place.leaf
+    if leaf is None or not is_float(leaf.dtype):
+        return False
+    if leaf.made_by is not None:
+        return leaf.made_by.lstrip("~").startswith(_STATE)
+    return (
+        place.side in ("parameters", "buffers")
+        or bool(leaf.requires_grad)
+        or part_of(place.record) == OPTIMIZER
+    )
 
 
 def _gradient_of(place: Place) -> str:

@@ -14,7 +14,7 @@ from msprobe.graph import Graph, Spot
 from msprobe.name import BACKWARD, slot_name
 from msprobe.pairing.match import Pair
 from msprobe.record import slots
-from msprobe.verdict.levels import PASSED_ON, ROUNDING, SAME, Verdict
+from msprobe.verdict.levels import ENTERED, PASSED_ON, ROUNDING, SAME, Verdict
 
 _MOST_CALLS = 64  # that one other form may take
 _CLEAR = 16.0  # times the tolerance of what agrees: a suspect that is less off may only have faded
@@ -27,21 +27,33 @@ def excused(
 ) -> dict[int, Verdict]:
     """Return the verdicts of suspects that only compute in another form, by their numbers.
 
-    Only where calls were paired by what they do: calls of the same names in the same order have one form.
+    Calls of the same names in the same order have one form, unless an argument of them is set otherwise, such
+    as the number that masks others: then all must end in values that are equal.
     """
-    suspects = [number for number, verdict in enumerate(verdicts) if verdict.is_origin]
-    if not suspects or all(pair.certainty is None for pair in pairs):
+    is_aligned = any(pair.certainty is not None for pair in pairs)
+    suspects = [
+        number
+        for number, verdict in enumerate(verdicts)
+        if verdict.is_origin and (is_aligned or _is_setting(pairs[number], verdict))
+    ]
+    if not suspects:
         return {}
     sides = [_Side(graph, number, pairs, verdicts) for number, graph in enumerate(graphs)]
     found: dict[int, Verdict] = {}
     for number in suspects:
         pair, verdict = pairs[number], verdicts[number]
         side = sides[0 if pair.target is not None else 1]
-        tolerance = side.end_tolerance(pair.place.call)
+        tolerance = side.end_tolerance(pair.place.call, is_exact=not is_aligned)
         if tolerance is None or not (verdict.error or 0.0) >= _CLEAR * tolerance:
             continue
         found[number] = verdict._replace(level=PASSED_ON, reason=_REASON)
     return found
+
+
+def _is_setting(pair: Pair, verdict: Verdict) -> bool:
+    """Whether a suspect is a plain argument of its call."""
+    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    return verdict.level == ENTERED and not any(leaf is None or leaf.is_tensor for leaf in leaves)
 
 
 class _Side:
@@ -55,10 +67,11 @@ class _Side:
             if place is not None and pair.target is not None and pair.golden is not None:
                 self._verdicts[place.name] = verdict
 
-    def end_tolerance(self, record: str) -> float | None:
+    def end_tolerance(self, record: str, *, is_exact: bool) -> float | None:
         """Follow what a call made until all agrees, and return the largest tolerance of what agrees there.
 
-        None if not all agrees in the end, or if the call's own results do.
+        None if not all agrees in the end, or if the call's own results do. `is_exact`: only what is equal
+        agrees.
         """
         results = [self._verdicts.get(slot_name(record, slot)) for slot in self._outputs(record)]
         if results and all(made is not None and _agrees(made) for made in results):
@@ -76,7 +89,7 @@ class _Side:
                 waiting.append(back)
             for slot in self._outputs(call):
                 made = self._verdicts.get(slot_name(call, slot))
-                if made is not None and _is_absorbed(made):
+                if made is not None and (_is_equal(made) if is_exact else _is_absorbed(made)):
                     tolerance = max(tolerance, made.tolerance or 0.0)
                     continue
                 users = list(self._users(call, slot))
@@ -84,7 +97,7 @@ class _Side:
                     return None
                 for user in users:
                     given = self._verdicts.get(slot_name(*user))
-                    if given is not None and _agrees(given):
+                    if given is not None and (_is_equal(given) if is_exact else _agrees(given)):
                         tolerance = max(tolerance, given.tolerance or 0.0)
                     else:
                         waiting.append(user[0])
@@ -108,6 +121,10 @@ class _Side:
             number = self._outputs(maker.name).index(maker.slot) if back in self._records else -1
             if number >= 0:
                 yield back, f"input.{number}"
+
+
+def _is_equal(verdict: Verdict) -> bool:
+    return verdict.level == SAME and not verdict.looks_equal
 
 
 def _agrees(verdict: Verdict) -> bool:
