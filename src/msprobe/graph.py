@@ -143,6 +143,10 @@ class Graph:
             return ()
         return self.makers(forward, inputs[int(number)])
 
+    def is_given_back(self, record: str, slot: str) -> bool:
+        """Whether the backward call of a call gave out the gradient of one of its inputs."""
+        return next(self._given_back([_Use((record, slot), True)]), None) is not None
+
     def changed(self, record: str, slot: str) -> bool:
         """Whether a value is not what its exact maker gave out: something unrecorded has changed it."""
         leaf = self.leaf(record, slot)

@@ -62,6 +62,10 @@ class Operator(NamedTuple):
     is_pointwise: bool = False  # of a loss: numbers are compared one by one, not rows
     bounds_gradient: bool = False  # of a loss: the gradient of a row is at most that of its share, times 2
     gradient_slope: float = 0.0  # of a loss: how fast the gradient changes with the argument; 0: not known
+    jumps: bool = (
+        False  # of "smooth": not continuous where it decides, as a threshold below which all is zero
+    )
+    compares_equality: bool = False  # of "compares": whether numbers are equal, which any rounding changes
     decides: bool = False  # picks numbers by comparing them; a tie may fall the other way
 
     # ---- contents: where the numbers of the result come from ----

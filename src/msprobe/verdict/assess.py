@@ -16,7 +16,9 @@ from msprobe.graph import Graph
 from msprobe.graph_order import in_order
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
+from msprobe.pairing.match import Place
 from msprobe.pairing.stretch import Stretch
+from msprobe.record import number_type
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
     arguments_of,
@@ -25,12 +27,15 @@ from msprobe.verdict.call_facts import (
     flipped_by_decisions,
     follows_from_dtype,
     has_other_count,
+    has_vanished,
     is_setting,
     most_flips,
     plain_numbers,
     position_of,
     reaches_out,
     roundoffs,
+    rows_apart,
+    spread_about_mean,
     unjudged_reason,
 )
 from msprobe.verdict.difference import SKETCH_NOISE
@@ -172,6 +177,8 @@ class _Judge:
         self.blamed = self._origins.blamed
         self._at_fault: set[int] = set()  # the ids of the stretches whose calls are blamed
         self._one_sided = one_sided
+        self._graphs = graphs
+        self._flipped = 0.0  # decisions that fell otherwise so far, at most
         self._coarser = coarser
         self._set_otherwise: set[CallName] = set()  # forward calls of which a setting that differs shows
         self.scales: list[ScaleError] = []
@@ -209,6 +216,7 @@ class _Judge:
         outputs = {id(seen): self._output(seen, call, sources, operator) for seen in call if seen.is_output}
         settings = self._settings(call, sources)
         shows = shows_effect(operator, call, outputs)
+        is_needed = any(verdict.level == ORIGINATED for verdict in outputs.values())
         if settings and shows:
             outputs = {
                 key: as_set(verdict, settings[0]) if verdict.level == ORIGINATED else verdict
@@ -224,12 +232,30 @@ class _Judge:
             else:
                 has_effect = has_reach and (shows or not is_setting(seen))
                 verdict = self._input(seen, call, has_reach, operator, has_effect=has_effect)
+                if seen.value.sight == "one side" and name.direction == BACKWARD and is_needed:
+                    verdict = self._gradient_of_one_run(seen, verdict)
                 if verdict.level == ENTERED and is_setting(seen) and not shows:
                     verdict = self._without_effect(seen, call, verdict)
             if id(seen.pair) in self._coarser.lost and not verdict.is_origin:
                 verdict = self._lost(seen, verdict)
             verdicts.append(verdict)
         return self._noted(call, verdicts)
+
+    def _gradient_of_one_run(self, seen: Seen, verdict: Verdict) -> Verdict:
+        """Blame the call that gave back a gradient in one run only, which shows in what is made of it."""
+        side = 0 if seen.pair.target is not None and seen.pair.target.leaf is not None else 1
+        place = seen.pair.golden if side else seen.pair.target
+        assert isinstance(place, Place)
+        what = reason.what(seen.pair, seen.value)
+        makers = self._graphs[side].makers(place.call, place.slot)
+        if not makers or makers[0].kind != "call":
+            return verdict._replace(level=ENTERED, reason=what, score=math.inf)
+        name, slot = makers[0].name, makers[0].slot
+        words = f"{what}, and {seen.place.call} makes something else of it"
+        self.blamed.setdefault(
+            (side, name, slot), verdict._replace(level=ORIGINATED, reason=words, score=math.inf)
+        )
+        return verdict._replace(level=PASSED_ON, reason=f"{what}, as {name} made it")
 
     def _without_effect(self, seen: Seen, call: Sequence[Seen], verdict: Verdict) -> Verdict:
         """The verdict of a setting that differs, if rounding and other arguments explain all outputs.
@@ -298,7 +324,7 @@ class _Judge:
         if value.agrees:
             return gradients_wanted(seen) or (_EQUAL if value.is_equal else _LOOKS_EQUAL)
         leaf = seen.place.leaf
-        if value.sight == "value" and follows_from_dtype(seen.pair, call):
+        if follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
         tests = rounding_tests(value)
         score = max(test.score for test in tests)
@@ -322,6 +348,8 @@ class _Judge:
             return verdict._replace(reason=f"{what}, which earlier calls passed on")
         if not origin.is_known and operator.decides and self._decided_otherwise(call):
             return verdict._replace(reason=f"{what}; the forward call decided otherwise")
+        if not origin.is_known and value.sight == "shape" and rows_apart(seen.pair) <= self._flipped:
+            return verdict._replace(reason=f"{what}, as decisions before it fell otherwise")
         if not origin.is_known and value.sight == "shape" and self._errors.drift > 0:
             words = f"{what}; it is not known what made it, and earlier calls differ by rounding"
             return verdict._replace(level=CANNOT_TELL, reason=words)
@@ -344,7 +372,10 @@ class _Judge:
             return value.unequal is not None and value.unequal <= most_flips(
                 value.numbers, FLIP_SHARE * drift
             )
-        limits = {"size": DRIFT_GAIN * drift, "scale": SCALE_GAIN * self._errors.scale_drift + drift * drift}
+        size = DRIFT_GAIN * drift
+        if seen.place.record.name.direction != FORWARD:  # what was not recorded may decide, as relu does
+            size = max(size, 2 * math.sqrt(min(FLIP_SHARE * drift, 1.0)))
+        limits = {"size": size, "scale": SCALE_GAIN * self._errors.scale_drift + drift * drift}
         return all(test.value <= test.bound + limits.get(test.name, 0.0) for test in tests)
 
     def _decided_otherwise(self, call: Sequence[Seen]) -> bool:
@@ -407,7 +438,12 @@ class _Judge:
         differing = [s for s in sources if s.value.is_known and not s.value.agrees and explains(s)]
         if not value.is_float or value.sight == "shape":
             return self._whole(seen, differing, sources)
-        if any(map(has_other_count, sources)):
+        others = [source for source in sources if has_other_count(source)]
+        if others and not all(source.value.is_known for source in others):
+            verdict = self._tested(seen, call, sources, operator, differing)
+            words = f"{reason.off(value.relative)}; what goes in has another shape, and it is not known why"
+            return verdict._replace(level=CANNOT_TELL, reason=words) if verdict.is_origin else verdict
+        if others:
             words = f"{reason.off(value.relative)}; what goes in has another shape"
             return Verdict(PASSED_ON, words, value.relative, unit_tolerance(value), scale=value.scale)
         return self._tested(seen, call, sources, operator, differing)
@@ -448,6 +484,10 @@ class _Judge:
         floor = floor_of(reach, value, unit, mixed)
         tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
         tests = unexcused(tests, differing, has_flips=flipped > 0)
+        if name.is_module and seen.place.call in self._has_calls:  # the calls in it are judged themselves
+            tests = [test for test in tests if test.name in ("size", "odd")]
+        if own < value.norm and has_vanished(seen.pair) and not operator.decides:
+            tests.append(Test("size", math.inf, 1.0))
         if reach.is_exact and not mixed and not differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
         worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
@@ -501,12 +541,32 @@ class _Judge:
             explains = [s for s in differing if s.value.sight == "shape" or operator.shapes_by_value]
             if explains:
                 return Verdict(PASSED_ON, f"{what}, as its inputs differ", error, 0.0)
-        elif differing:
+        elif differing and (value.unequal or 0) <= self._most_flips(seen, differing):
+            unequal = most_flips(value.numbers, FLIP_SHARE * self._errors.drift)
+            self._flipped += unequal if value.unequal is None else value.unequal
             return Verdict(PASSED_ON, "a whole number or truth value changed with its inputs", error, 0.0)
         test = Test("odd", math.inf, 1.0)
         return Verdict(
             ORIGINATED, reason.originated(seen.pair, value, test, sources, 0.0), error, 0.0, math.inf
         )
+
+    def _most_flips(self, seen: Seen, differing: Sequence[Seen]) -> float:
+        """How many truth values may be others if rounding moved what is compared; else there is no limit.
+
+        Of numbers that are compared for equality, any rounding makes others.
+        """
+        leaf, operator = seen.place.leaf, operator_of(seen.place.record.name)
+        is_ordered = operator.kind == "compares" and not operator.compares_equality
+        if leaf is None or number_type(leaf.dtype) != "bool" or not is_ordered:
+            return math.inf
+        share = 0.0
+        for other in differing:
+            error = [self._errors.largest(each, self._errors.of(each)) for each in arguments_of([other])]
+            spread = spread_about_mean(other)
+            if not error or not math.isfinite(error[0]) or not spread:
+                return math.inf
+            share += FLIP_SHARE * error[0] / math.sqrt(max(other.value.numbers, 1)) / spread
+        return most_flips(seen.value.numbers, share)
 
     def _reach(
         self, seen: Seen, call: Sequence[Seen], sources: Sequence[Seen], operator: Operator

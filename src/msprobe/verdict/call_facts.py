@@ -14,6 +14,8 @@ from msprobe.verdict.difference import Difference
 from msprobe.verdict.sources import Seen
 from msprobe.verdict.tolerance import Argument, Reach
 
+MANY = 16  # numbers, which do not become zero by chance
+
 
 def spot_of(seen: Seen) -> tuple[str, str]:
     """The record and the slot of a value of the target."""
@@ -110,19 +112,57 @@ def plain_numbers(seen: Sequence[Seen]) -> list[float]:
 
 def follows_from_dtype(pair: Pair, call: Sequence[Seen]) -> bool:
     """Whether two plain numbers differ because dtypes do, such as finfo(dtype).min, or are rounded to one."""
-    places = (pair.target, pair.golden)
-    values = [place.leaf.value for place in places if place is not None and place.leaf is not None]
+    leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
+    values = [_one_number(leaf) for leaf in leaves if leaf is not None]
     numbers = [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
     if len(numbers) < 2:
         return False
     a, b = numbers
     if are_same_limit(a, b):
         return True
+    if any(leaf is not None and leaf.is_tensor for leaf in leaves):
+        return False
     dtypes = [{leaf.dtype for leaf in _side_leaves(call, side)} for side in ("target", "golden")]
     if dtypes[0] == dtypes[1]:
         return False
     unit = max((roundoff(dtype) for dtype in dtypes[0] | dtypes[1]), default=0.0)
     return abs(a - b) <= 2 * unit * max(abs(a), abs(b))
+
+
+def _one_number(leaf: Leaf) -> object:
+    """A plain number, or the one that all numbers of a tensor are."""
+    stats = leaf.statistics if leaf.is_tensor else None
+    if stats is None:
+        return leaf.value
+    return stats.max if stats.max == stats.min else None
+
+
+def has_vanished(pair: Pair) -> bool:
+    """Whether one run has nothing but zeros where the other has many numbers."""
+    leaves = [
+        place.leaf for place in (pair.target, pair.golden) if place is not None and place.leaf is not None
+    ]
+    known = [leaf.statistics for leaf in leaves]
+    norms = [stats.norm for stats in known if stats is not None]
+    return len(norms) == 2 and leaves[0].elements >= MANY and 0 in norms and norms[0] != norms[1]
+
+
+def spread_about_mean(seen: Seen) -> float:
+    """The standard deviation of the numbers of a tensor, as far as its statistics say."""
+    leaf = seen.place.leaf
+    stats = leaf.statistics if leaf is not None else None
+    if leaf is None or stats is None or stats.mean is None or stats.norm is None or not leaf.elements:
+        return 0.0
+    return math.sqrt(max(stats.norm**2 / leaf.elements - stats.mean**2, 0.0))
+
+
+def rows_apart(pair: Pair) -> float:
+    """By how many rows two shapes differ; infinite unless they differ along one axis only."""
+    shapes = [place.leaf.shape for place in (pair.target, pair.golden) if place is not None and place.leaf]
+    if len(shapes) < 2 or shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
+        return math.inf
+    apart = [abs(a - b) for a, b in zip(shapes[0], shapes[1], strict=True) if a != b]
+    return float(apart[0]) if len(apart) == 1 else math.inf
 
 
 def _side_leaves(call: Sequence[Seen], side: Literal["target", "golden"]) -> Iterator[Leaf]:

@@ -30,6 +30,7 @@ SPREAD = 4.0  # times the noise that the scale errors of single rows or channels
 ESTIMATE_DEVIATIONS = 2.4
 CHANCE = 4.0  # standard errors by which the norm of N normal numbers, about sqrt(N), may exceed that
 PEAK = 16.0  # times the root mean square error that one number may be off
+EVEN_MOST = 6.0  # `most` of what passes on errors to all numbers about alike, see tolerance.MOST
 NOISE = 0.25  # of a value: if rounding and the inputs likely make so much of it, its directions say nothing
 
 
@@ -143,12 +144,21 @@ def scale_deviation(
     for gain, error, argument in zip(reach.typical or reach.gains, errors, arguments, strict=False):
         if gain and error:
             parts.append(gain * error / math.sqrt(min(numbers, carriers(argument.value))))
-    deviation = math.hypot(*parts) / value.norm
+    deviation = math.hypot(*parts) / value.norm * _unevenness(reach)
     if value.sight == "sketch":
         rest = math.sqrt(max(value.relative**2 - (value.scale or 0.0) ** 2, 0.0))
         if rest > 3 * likely / value.norm:
             deviation = max(deviation, rest / math.sqrt(numbers))
     return deviation
+
+
+def _unevenness(reach: Reach) -> float:
+    """How many times more a few numbers may carry of the errors of the arguments than all do alike.
+
+    A channel that hardly varies over a batch is divided by next to nothing: it carries most of the norm of a
+    gradient, and most of its error.
+    """
+    return max(1.0, reach.most / EVEN_MOST) if math.isfinite(reach.most) else 1.0
 
 
 def own_scale_of(

@@ -12,6 +12,8 @@ from msprobe.verdict.directions import Test, Unlike, rounding_tests
 from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, Verdict
 from msprobe.verdict.sources import Seen
 
+LIKELY = 3.0  # times what the errors of the arguments likely make: no sound result was so far off
+
 
 def by_tests(
     verdict: Verdict,
@@ -86,7 +88,12 @@ def shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int,
     if any(seen.is_output and seen.value.agrees and not shows_all(seen) for seen in call):
         return True
     differs = any(verdict.error != 0 for verdict in outputs.values())
-    if differs and any(has_other_count(seen) for seen in call if not seen.is_output):
+    others = (seen for seen in call if not seen.is_output and seen.value.is_known)
+    if differs and any(map(has_other_count, others)):
         return True
+    if any(s.value.sight == "value" and not s.value.agrees for s in call if not s.is_output) and any(
+        (v.error or 0.0) > (v.tolerance or 0.0) + LIKELY * (v.reached or 0.0) for v in outputs.values()
+    ):
+        return True  # something was set otherwise: what is merely possible does not excuse the outputs
     levels = {verdict.level for verdict in outputs.values()}
     return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})

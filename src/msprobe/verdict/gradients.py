@@ -231,9 +231,20 @@ def _by_spread(own: Argument, given: Backward) -> tuple[Scaling, ...]:
 
 
 def _back_attends(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:
-    """The measured gain of a relative error was at most 0.7; differences within a row may make it more."""
+    """The measured gain of a relative error was at most 0.7; differences within a row may make it more.
+
+    The gradient of a query or a key is a sum over keys in which the mean over all keys is taken off: of few
+    keys little is left, of one nothing but rounding.
+    """
     gains, typical = in_proportion(result, given.all, 2.0), in_proportion(result, given.all)
-    return Reach(row_of(given.all), 4 * result.norm, gains, bends=2.0, typical=typical)
+    size, inner = 4 * result.norm, 0.0
+    if own is not None and own.position < 2 and len(given.arguments) > 2 and given.gradients:
+        query, key, values = given.arguments[:3]
+        other = key if own is query else query
+        summand = 2 * given.gradients[0].rms * values.rms * other.rms * math.sqrt(own.numbers)
+        keys = key.shape[-2] if len(key.shape) > 1 else 1
+        size, inner = max(size, summand), summand / math.sqrt(max(keys, 1))
+    return Reach(row_of(given.all), size, gains, bends=2.0, typical=typical, inner=inner)
 
 
 def _back_loss(operator: Operator, result: Difference, own: Argument | None, given: Backward) -> Reach:

@@ -13,7 +13,7 @@ from msprobe.graph import Graph
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName, slot_name
 from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place
-from msprobe.record import Leaf, Record
+from msprobe.record import Leaf, Record, slots
 from msprobe.verdict.difference import SAME_VALUE, Difference, Differences, other_shape
 from msprobe.verdict.levels import PASSED_ON, Verdict
 from msprobe.verdict.sources import Seen
@@ -143,11 +143,35 @@ class OneSided:
     def _is_of_trained(self, side: int, place: Place) -> bool:
         """Whether a place shows the gradient of a parameter, as the call that uses it gives it out."""
         name = place.record.name
-        if name.direction == BACKWARD and operator_of(name).keeps_values:
+        if name.direction == BACKWARD and operator_of(name).keeps_values and not self._is_cut(side, place):
             return False
         return name.direction == PARAMETERS_GRAD or (
             name.direction == BACKWARD and self._is_of_parameter(side, place)
         )
+
+    def _is_cut(self, side: int, place: Place) -> bool:
+        """Whether the other run goes on with what its call gave out, and no gradient comes back from there.
+
+        Where that call gave back its argument, nothing is used that it gave out.
+        """
+        graph = self._graphs[1 - side]
+        call = self._counterparts[side].get(str(place.record.name.facing(FORWARD)))
+        record = graph.recording.records.get(call or "")
+        if call is None or record is None:
+            return False
+        outputs = (slot for slot, where, leaf in slots(record) if where == "output" and leaf is not None)
+        given = [graph.is_given_back(*use) for slot in outputs for use in graph.users(call, slot)]
+        return bool(given) and not any(given)
+
+    @functools.cached_property
+    def _counterparts(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The call that each call is compared with, by the names of both runs."""
+        found: tuple[dict[str, str], dict[str, str]] = {}, {}
+        for pair in self._pairs:
+            if pair.target is not None and pair.golden is not None:
+                found[0].setdefault(pair.target.call, pair.golden.call)
+                found[1].setdefault(pair.golden.call, pair.target.call)
+        return found
 
 
 def _there(pair: Pair) -> tuple[int, Place | None]:

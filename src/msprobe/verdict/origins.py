@@ -10,12 +10,14 @@ from msprobe.graph import Graph, Maker
 from msprobe.pairing.match import Place
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
-from msprobe.verdict.call_facts import content, spot_of
+from msprobe.verdict.call_facts import content, has_vanished, most_flips, spot_of
+from msprobe.verdict.difference import Difference
 from msprobe.verdict.directions import GAIN, unit_tolerance
 from msprobe.verdict.known_errors import KnownErrors
 from msprobe.verdict.levels import ENTERED, Made, Verdict
 from msprobe.verdict.sources import Seen, Sources
 from msprobe.verdict.stretches import Stretches, spot_of_pair
+from msprobe.verdict.tolerance import FLIP_SHARE, UNKNOWN_GAIN
 
 DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
 
@@ -140,10 +142,11 @@ class Origins:
             explains = explains or (differs and self.stretches.shapes_by_value(stretch))
         elif value.is_float and not value.is_moved:
             explains = value.relative <= GAIN * likely + unit_tolerance(value)
+            explains = explains and not (likely < 1 and has_vanished(seen.pair))
             scales = [found.value.scale for found in made]
             explains = explains and self.stretches.scale_test(stretch, value, likely, scales).score <= 1
         else:
-            explains = differs
+            explains = differs and (value.unequal or 0) <= _most_flips(value, made)
         words = "as calls without a counterpart made it of what went into them"
         for pair, other, state in self.stretches.other_state(stretch):
             text = f"{reason.what(pair, other)} when it comes in: it is {state}"
@@ -167,6 +170,15 @@ class Origins:
                 makers = graph.makers(place.call, place.slot)
                 return any(maker.kind == "parameter" for maker in makers)
         return False
+
+
+def _most_flips(value: Difference, made: Sequence[Made]) -> float:
+    """How many truth values may be others behind calls that compare, if rounding moved what goes in."""
+    differing = [found for found in made if not found.value.agrees]
+    if any(not found.value.is_float for found in differing):
+        return math.inf
+    most = max((found.relative for found in differing), default=0.0)
+    return most_flips(value.numbers, FLIP_SHARE * UNKNOWN_GAIN * most) if most < 1 else math.inf
 
 
 def _named(state: Maker) -> str:

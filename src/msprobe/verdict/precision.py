@@ -101,13 +101,14 @@ def _everywhere(forward: Sequence[Sequence[Seen]]) -> Precision | None:
 
 
 def _many(forward: Sequence[Sequence[Seen]]) -> bool:
-    """Whether at least a quarter of the numbers with a fraction that calls returned are coarser.
+    """Whether most matrix products are coarser, or most results of a run without any.
 
     Models widen some of what they compute by themselves, and go on in the coarser dtype.
     """
-    outputs = [seen.pair for call in forward for seen in call if seen.is_output]
+    products = [call for call in forward if operator_of(call[0].place.record.name).is_lowered]
+    outputs = [seen.pair for call in products or forward for seen in call if seen.is_output]
     known = [pair for pair in outputs if (units := _units(pair)) is not None and all(units)]
-    return 4 * sum(map(_is_coarser, known)) >= len(known)
+    return 2 * sum(map(_is_coarser, known)) > len(known)
 
 
 def _float_pairs(call: Sequence[Seen]) -> Iterator[Pair]:

@@ -172,10 +172,13 @@ class Stretches:
 
 def lone_place(pair: Pair) -> tuple[int, str, str] | None:
     """Return the run (0: the target), record and slot of a place without a counterpart."""
-    if pair.target is not None and pair.golden is not None:
+    known = [number for number, place in enumerate(pair[:2]) if isinstance(place, Place) and place.leaf]
+    if len(known) == 2 or (not known and None not in pair[:2]):
         return None
-    place = pair.place
-    return (0 if pair.target is not None else 1), place.call, place.slot
+    side = known[0] if known else int(pair.target is None)
+    place = pair.golden if side else pair.target
+    assert place is not None
+    return side, place.call, place.slot
 
 
 def spot_of_pair(pair: Pair) -> tuple[str, str]:

@@ -84,6 +84,7 @@ class Reach(NamedTuple):
     typical: tuple[float, ...] = ()  # the gains that are likely, where `gains` are the largest
     most: float = math.inf  # times what is likely: no sound result was seen to be so far off
     steps: float = 1.0  # after each of which the numbers are rounded to the dtype of the result
+    inner: float = 0.0  # the norm of what is rounded to the dtype of the result before it cancels
     is_exact: bool = False  # nothing is rounded unless the dtype changes
     is_part: bool = False  # it shows a part of an argument, whose error may have any direction
     is_centred: bool = False  # the mean of its first argument does not show in it
@@ -108,8 +109,8 @@ def own_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float:
     if reach.is_exact and not mixed:
         return 0.0
     inner = min(unit, SINGLE) * INNER_ROUNDINGS * (1 + math.sqrt(reach.summands)) * max(reach.size, norm)
-    outer = OUTPUT_ROUNDINGS * unit * math.sqrt(reach.steps) * (max(reach.size, norm) if mixed else norm)
-    return inner + outer
+    rounded = max(reach.size, norm) if mixed else max(reach.inner, norm)
+    return inner + OUTPUT_ROUNDINGS * unit * math.sqrt(reach.steps) * rounded
 
 
 def usual_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float:
@@ -120,7 +121,8 @@ def usual_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float
     if reach.is_exact and not mixed:
         return 0.0
     inner = min(unit, SINGLE) * USUAL_SUM * math.sqrt(reach.summands) * max(reach.size, norm)
-    return unit * math.sqrt(reach.steps) * (max(reach.size, norm) if mixed else norm) + inner
+    rounded = max(reach.size, norm) if mixed else max(reach.inner, norm)
+    return unit * math.sqrt(reach.steps) * rounded + inner
 
 
 def forward_reach(
@@ -291,7 +293,8 @@ def _smooth(
         coherent = 1.5 * result.norm / a.size if a.size and not operator.bounded else 0.0
         gains.append(max(operator.slope, coherent) * spread_of(result, a))
     typical = () if operator.degrees is None else in_proportion(result, arguments, 1.2)
-    reach = Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, typical=typical)
+    flips = FLIP_SHARE if operator.jumps else 0.0
+    reach = Reach(row_of(arguments), result.norm, tuple(gains), bends=1.0, typical=typical, flips=flips)
     if operator.degrees is None or len(arguments) != 1 or not gains[0] or not arguments[0].size:
         return reach
     return reach._replace(scalings=(_between(*operator.degrees),))
