@@ -152,6 +152,89 @@ def test_a_view_that_was_not_recorded_shares_memory_with_what_it_shows(probe: Pr
     assert inputs["Module.same.Linear.forward.0.input.0"] == made  # another tensor of the same numbers
 
 
+def test_a_copy_that_is_not_recorded_has_the_maker_of_its_source(probe: Probe) -> None:
+    def work() -> None:
+        x = torch.exp(torch.arange(24.0).view(4, 6))
+        half = x.narrow(1, 0, 3)
+        torch.sin(half.contiguous())
+        torch.sin(x.contiguous())  # itself
+        torch.sin(half[1:].contiguous())
+        torch.sin(half.clone().contiguous().view(-1))
+        torch.sin(x.type(torch.float64))
+        torch.sin(x[torch.tensor([3, 2, 1, 0])])
+        torch.sin(torch.ones(4, 6).mT.contiguous())
+        changed = half.contiguous()
+        torch.sin(changed.zero_())
+        stale = half.contiguous()
+        x.zero_()
+        torch.sin(stale)
+
+    record(probe, work)
+    inputs = makers(probe.data(), "input_args")
+    half = "Tensor.narrow.0.forward.output.0"
+    assert [inputs[f"Torch.sin.{number}.forward.input.0"] for number in range(9)] == [
+        half,
+        "Torch.exp.0.forward.output.0",
+        f"~{half}",
+        f"~{half}",
+        "~Torch.exp.0.forward.output.0",
+        "~Torch.exp.0.forward.output.0",
+        None,
+        f"~{half}",
+        half,
+    ]
+    assert not any("contiguous" in name or "clone" in name for name in probe.data())
+
+
+def test_a_copy_of_a_parameter_is_that_parameter_only_in_the_graph(probe: Probe) -> None:
+    """Outside it is a snapshot, which does not change with the parameter."""
+    model = nn.Linear(4, 4)
+
+    def work() -> None:
+        torch.sin(model.weight.clone()).sum().backward()
+        torch.sin(model.weight.detach().clone())
+        with torch.no_grad():
+            torch.sin(model.weight.clone())
+
+    record(probe, work, model=model)
+    inputs = makers(probe.data(), "input_args")
+    found = [inputs[f"Torch.sin.{number}.forward.input.0"] for number in range(3)]
+    assert found == ["parameter:weight", "~parameter:weight", "~parameter:weight"]
+    sums = Graph(read_one(probe.rank() / "dump.json")).gradient_makers("weight")
+    assert [maker.name for maker in sums] == ["Torch.sin.0.backward"]
+
+
+def test_a_copy_that_is_noted_is_not_held(probe: Probe) -> None:
+    alive: list[bool] = []
+
+    def work() -> None:
+        x = torch.exp(torch.zeros(4, 6))
+        copy = x.t().contiguous()
+        references = [weakref.ref(x), weakref.ref(copy), weakref.ref(copy.untyped_storage())]
+        del x, copy
+        gc.collect()
+        alive.extend(reference() is not None for reference in references)
+
+    record(probe, work)
+    assert alive == [False, False, False]
+
+
+def test_what_a_call_made_that_is_not_recorded_has_no_maker(probe: Probe) -> None:
+    """`~mask` is not listed, and its result is not what `>` gave out, even in memory that was used before."""
+
+    def work() -> None:
+        x = torch.exp(torch.zeros(4))
+        for _ in range(20):
+            mask = x > 0
+            mask = ~mask
+            torch.where(mask, x, x)
+
+    record(probe, work)
+    inputs = makers(probe.data(), "input_args")
+    assert {inputs[f"Torch.where.{number}.forward.input.0"] for number in range(20)} == {None}
+    assert not any("invert" in name or "not" in name for name in probe.data())
+
+
 def test_changes_in_place_have_makers_of_their_own(probe: Probe) -> None:
     def work() -> None:
         x = torch.exp(torch.zeros(4))

@@ -84,6 +84,9 @@ class Seen:
     def again(self, mark: Any) -> Any:
         raise AssertionError("nothing is checkpointed here")
 
+    def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
+        """Copies are no calls."""
+
 
 def op_samples() -> dict[str, list[tuple[list[Any], dict[str, Any]]]]:
     """Sample arguments from torch's own table of operators, by every name an operator has."""

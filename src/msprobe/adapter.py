@@ -31,6 +31,12 @@ class Around(Protocol):
     ) -> Any: ...
 
 
+class Copied(Protocol):
+    """What an adapter calls when a call that is not recorded has copied a tensor, or a part of it."""
+
+    def __call__(self, source: Any, copy: Any, *, is_whole: bool) -> None: ...
+
+
 class Region(Protocol):
     """What an adapter tells about checkpointed code, which runs a second time during backward."""
 
@@ -40,6 +46,10 @@ class Region(Protocol):
 
     def again(self, mark: Any) -> AbstractContextManager[None]:
         """Around a further run: its calls carry the names of the first."""
+        ...
+
+    def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
+        """After a call that is not recorded: its result is a copy of a tensor, or of some of its elements."""
         ...
 
 

@@ -6,13 +6,20 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from msprobe.adapter import Adapter, Want
-from msprobe.capture.makers import BEFORE_ALL, NAMED, Makers
+from msprobe.capture.makers import BEFORE_ALL, NAMED, Makers, sharing
 from msprobe.capture.memo import Memo, Seen
 from msprobe.capture.module_state import MODULE_STATE
 from msprobe.name import slot_name
 from msprobe.record import Leaf, is_float, tensors_in, with_sketch
 
 _UNSEEN = Leaf("tensor")
+
+
+def _outline(tensor: Any) -> Leaf:
+    """The leaf of a tensor of which only dtype and shape are asked for."""
+    return Leaf(
+        "tensor", dtype=str(tensor.dtype), shape=tuple(tensor.shape), requires_grad=tensor.requires_grad
+    )
 
 
 class Descriptions:
@@ -92,6 +99,31 @@ class Descriptions:
                 slot = "input.0" if tensor is changed else f"input.0.{number}"
                 maker = f"~{slot_name(record, slot)}"  # the argument as it was, and not what became of it
                 self._makers.note(tensor, Seen(None, _UNSEEN, maker))
+
+    def note_copy(self, source: Any, copy: Any, is_whole: bool) -> None:
+        """Note that a copy in memory of its own has the maker of its source; neither is described.
+
+        It is `~maker` if it has some of the elements only or another dtype, or is a snapshot of state.
+        """
+        makers = self._makers
+        if makers.share_memory(source, copy):
+            return
+        of_source, of_copy = _outline(source), _outline(copy)
+        name = makers.name_of(source)
+        maker = name or self._maker_of(source, of_source)
+        if maker is None:
+            return
+        is_same = is_whole and (of_source.dtype, of_source.shape) == (of_copy.dtype, of_copy.shape)
+        is_snapshot = name is not None and not of_copy.requires_grad
+        if not is_same or is_snapshot:
+            maker = sharing(maker)
+        makers.note(copy, Seen(self._adapter.version_of(copy), of_copy, maker))
+
+    def _maker_of(self, tensor: Any, outline: Leaf) -> str | None:
+        """The maker of a tensor that need not have been described."""
+        version = self._adapter.version_of(tensor)
+        seen = self._memo.find(tensor, version) if version is not None else None
+        return seen.maker if seen is not None else self._makers.find(tensor, version, outline)
 
     def _is_among(self, tensor: Any, others: Sequence[Any]) -> bool:
         """Whether one of the others is this tensor, perhaps as another object."""

@@ -314,6 +314,9 @@ class Check:
     def again(self, mark: Mark) -> AbstractContextManager[None]:
         return Again(self._thread, mark)
 
+    def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
+        """Do nothing: this task does not ask who made a tensor."""
+
     def pause(self) -> None:
         """stop(): no more calls; gradients of the calls so far may still come."""
         self.listening = False

@@ -95,11 +95,15 @@ class Makers:
             return None  # another tensor on the same memory, which the call itself made
         for where, seen in found:
             if where.changes == extent.changes and _holds(where, extent):
-                return _sharing(seen.maker)
+                return seen.maker and sharing(seen.maker)
         for where, seen in found:
             if _overlap(where, extent):
-                return _sharing(seen.maker)
+                return seen.maker and sharing(seen.maker)
         return next(self._named_in(memory, extent), None)
+
+    def share_memory(self, one: Any, other: Any) -> bool:
+        """Whether two tensors lie in the same memory, at any places; also where neither has any."""
+        return self._adapter.memory_of(one) is self._adapter.memory_of(other)
 
     def coincide(self, one: Any, other: Any) -> bool:
         """Whether two tensors lie on the same bytes."""
@@ -156,8 +160,9 @@ def _is_same(where: Extent, extent: Extent, ours: Leaf, theirs: Leaf) -> bool:
     return content != (None, None) and content == (theirs.hash, theirs.checksum)
 
 
-def _sharing(maker: str | None) -> str | None:
-    return maker if maker is None or maker.startswith(_SHARES) else f"{_SHARES}{maker}"
+def sharing(maker: str) -> str:
+    """Return `~maker`: what a value says of its maker that is perhaps not quite what that gave out."""
+    return maker if maker.startswith(_SHARES) else f"{_SHARES}{maker}"
 
 
 def _holds(whole: Extent, part: Extent) -> bool:

@@ -251,6 +251,12 @@ class Recorder:
     def again(self, mark: Mark) -> AbstractContextManager[None]:
         return Again(self._thread, mark)
 
+    # --- copies that calls make which are not recorded ---
+
+    def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
+        if not self._thread.inside and (self.listening or self._runs_again()):
+            self.safely("note a copy of", "a tensor", self._descriptions.note_copy, source, copy, is_whole)
+
     def _runs_again(self) -> bool:
         """Checkpointed code may run again after stop(), when backward comes; then only this run is seen."""
         return self._thread.counts is not None and not self.closed

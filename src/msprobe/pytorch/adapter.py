@@ -119,7 +119,7 @@ class TorchAdapter:
             self._transfers.follow_writes,
             self._transfers.follow_works,
             lambda: watch_checkpoints(region, mode.visible),
-            lambda: mode.install(around),
+            lambda: mode.install(around, region.copied),
             lambda: self.custom.install(around),
         )
 

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
-from msprobe.adapter import Api, Around, Undo
+from msprobe.adapter import Api, Around, Copied, Undo
 from msprobe.capture.patch import Shared, just_call, together
 from msprobe.pytorch.apis import Apis
 from msprobe.pytorch.compiled import CompiledCode
@@ -38,6 +38,18 @@ _UNCOUNTED = frozenset(
 )
 _SILENT = _ESCAPES | _UNCOUNTED
 _CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+# They are not listed, and copy a tensor, some only where they must: the copy has the maker of its source.
+_COPYING = frozenset(
+    getattr(holder, name)
+    for holder, names in (
+        (torch.Tensor, ("contiguous", "clone", "cpu", "cuda", "npu", "type", "pin_memory", "to_dense")),
+        (torch.Tensor, ("resolve_conj", "resolve_neg", "__getitem__")),  # `x[places]` copies
+        (torch, ("clone", "resolve_conj", "resolve_neg", "tensor", "as_tensor", "asarray")),
+    )
+    for name in names
+    if hasattr(holder, name)
+)
+_getitem = torch.Tensor.__getitem__
 _OWN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 _push = torch._C._push_on_torch_function_stack
@@ -66,6 +78,7 @@ class Interception(TorchFunctionMode):
         self.apis = apis
         self._table = dict(apis.overridable)
         self._around: Around = just_call
+        self._copied: Copied = _nothing
         self._escaped = escaped
         self._thread = _Thread()
         self._functions = Exchanges(
@@ -87,7 +100,15 @@ class Interception(TorchFunctionMode):
         api = self._table.get(func)
         if api is not None and not _is_tracing():
             return self._around(api, func, args, kwargs)
-        return self._pass_on(func, types, args, kwargs)
+        result = self._pass_on(func, types, args, kwargs)
+        if func in _COPYING and not _is_tracing():
+            self._note_copy(func, args, result)
+        return result
+
+    def _note_copy(self, func: Any, args: Any, result: Any) -> None:
+        source = args[0] if args else None
+        if result is not source and isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor):
+            self._copied(source, result, is_whole=func is not _getitem)
 
     def _pass_on(self, func: Any, types_: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(func, types.FunctionType):
@@ -122,9 +143,9 @@ class Interception(TorchFunctionMode):
 
     # --- being on the stacks of threads ---
 
-    def install(self, around: Around) -> Undo:
+    def install(self, around: Around, copied: Copied) -> Undo:
         """See the calls of this thread, and of every other one while it runs a module."""
-        self._around = around
+        self._around, self._copied = around, copied
         self._shedding()
         ended = functools.partial(self._shed, threading.get_ident())
         return together(self._modules.on, self._see_this_thread, lambda: ended)
@@ -274,8 +295,8 @@ def _never(*_args: Any) -> bool:
 _redispatch = getattr(torch.overrides, "redispatch_function", _doing_its_work)
 
 
-def _nothing() -> None:
-    """There is nothing to undo."""
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """There is nothing to undo, or nobody to tell."""
 
 
 # --- the stack of modes: calls go to the topmost first ---

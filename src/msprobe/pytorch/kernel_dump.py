@@ -138,6 +138,9 @@ class KernelDump:
         finally:
             self._thread.counts = before
 
+    def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
+        """Do nothing: this task does not ask who made a tensor."""
+
     # --- the one call, run once more on copies of its arguments ---
 
     def _dump(
