@@ -235,6 +235,23 @@ def test_what_a_call_made_that_is_not_recorded_has_no_maker(probe: Probe) -> Non
     assert not any("invert" in name or "not" in name for name in probe.data())
 
 
+def test_a_view_that_negates_what_it_shows_is_not_what_it_shows(probe: Probe) -> None:
+    """It lies on the same bytes; torch negates where they are read."""
+
+    def work() -> None:
+        x = torch.exp(torch.randn(4, dtype=torch.complex64))
+        torch.sin(x.conj())
+        torch.sin(torch._neg_view(x))
+        torch.sin(x.conj().conj())
+        torch.sin(x.conj().resolve_conj())
+
+    record(probe, work)
+    inputs = makers(probe.data(), "input_args")
+    made = "Torch.exp.0.forward.output.0"
+    found = [inputs[f"Torch.sin.{number}.forward.input.0"] for number in range(4)]
+    assert found == [f"~{made}", f"~{made}", made, f"~{made}"]
+
+
 def test_changes_in_place_have_makers_of_their_own(probe: Probe) -> None:
     def work() -> None:
         x = torch.exp(torch.zeros(4))

@@ -54,9 +54,9 @@ class Versions:
             differentiated = tensor.requires_grad
             if not differentiated and not _untyped_storage(tensor).resizable():
                 return None  # from_numpy, for one: whoever gave the memory may write there at any time
-            stride = None if tensor.is_contiguous() else tensor.stride()
-            size = tensor.nbytes if stride is None else _span(tensor)
-            return version, differentiated, address, size, stride, glance(address, size)
+            layout = _layout(tensor)
+            size = tensor.nbytes if tensor.is_contiguous() else _span(tensor)
+            return version, differentiated, address, size, layout, glance(address, size)
         if tensor.is_leaf and not tensor.requires_grad:
             return None  # a statistic of batch norm, for one
         return version, tensor.requires_grad, *_lies(tensor), None
@@ -109,23 +109,28 @@ def memory_of(tensor: Tensor) -> Any:
 def extent_of(tensor: Tensor | None, version: Hashable | None, leaf: Leaf) -> Extent:
     """Where in its storage a tensor lies: what its version says, or nobody but itself."""
     if isinstance(version, tuple):
-        count, _, start, size, stride, seen = version
-        return Extent(start, start + size, (leaf.dtype, leaf.shape, stride, seen), count)
+        count, _, start, size, layout, seen = version
+        return Extent(start, start + size, (leaf.dtype, leaf.shape, layout, seen), count)
     if tensor is None or type(tensor) not in _PLAIN:
         return Extent(0, 1, None, None)
     try:
-        start, size, stride = _lies(tensor)
+        start, size, layout = _lies(tensor)
     except RuntimeError:  # it wraps another
         return Extent(0, 0, None, None)
-    return Extent(start, start + size, (leaf.dtype, leaf.shape, stride, None), None)
+    return Extent(start, start + size, (leaf.dtype, leaf.shape, layout, None), None)
 
 
 def _lies(tensor: Tensor) -> tuple[int, int, Any]:
-    """Where a tensor begins, how many bytes it spans, and its strides if these are not the usual ones."""
+    """Where a tensor begins, how many bytes it spans, and its layout."""
     try:
         start = _data_ptr(tensor)
     except RuntimeError:  # fake or functional, as while a model is traced: there is nothing at an address
         return 0, 0, None
-    if tensor.is_contiguous():
-        return start, tensor.nbytes, None
-    return start, _span(tensor), tensor.stride()
+    return start, tensor.nbytes if tensor.is_contiguous() else _span(tensor), _layout(tensor)
+
+
+def _layout(tensor: Tensor) -> Any:
+    """How the numbers are read from memory; None for the usual way, in row-major order and as they are."""
+    strides = None if tensor.is_contiguous() else tensor.stride()
+    is_negated, is_conjugated = tensor.is_neg(), tensor.is_conj()
+    return (strides, is_negated, is_conjugated) if is_negated or is_conjugated else strides
