@@ -18,16 +18,15 @@ _MASK = 2**64 - 1
 # ---- the definition in docs/format.md, step by step ----
 
 
-def by_definition(data: bytes) -> str:
-    """The hash of bytes, written from docs/format.md and from nothing else."""
+def by_definition(*tensors: bytes) -> str:
+    """The hash of the bytes of one tensor or several, written from docs/format.md and from nothing else."""
     keys = []
     state = int.from_bytes(b"msprobe2", "big")
     for _ in range(514):
         state = (state + 0x9E3779B97F4A7C15) & _MASK
         keys.append(_mix(state))
     total = 0
-    for start in range(0, len(data), 4096):
-        block = data[start : start + 4096]
+    for block in (data[start : start + 4096] for data in tensors for start in range(0, len(data), 4096)):
         block += bytes(-len(block) % 8)
         first = second = 0
         for i, (low, high) in enumerate(struct.iter_unpack("<II", block)):
@@ -35,7 +34,8 @@ def by_definition(data: bytes) -> str:
             second += _product(low, high, keys[i + 2])
         value = _mix((_mix(first & _MASK) + second) & _MASK)
         total = (total * 0xD1342543DE82EF95 + value) & _MASK
-    return f"{_mix((total + (len(data) + 1) * 0x9E3779B97F4A7C15) & _MASK):016x}"
+    size = sum(map(len, tensors))
+    return f"{_mix((total + (size + 1) * 0x9E3779B97F4A7C15) & _MASK):016x}"
 
 
 def _product(low: int, high: int, key: int) -> int:

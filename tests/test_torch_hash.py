@@ -231,18 +231,64 @@ def quantised() -> Tensor:
         return torch.quantize_per_tensor(torch.randn(60, 70), 0.1, 3, torch.quint8)
 
 
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.zeros(3, device="meta"),
-        torch.eye(3).to_sparse(),
-        torch.eye(4).to_sparse_csr(),
-        quantised(),
-    ],
-    ids=["meta", "coo", "csr", "quantised"],
-)
-def test_where_the_bits_are_not_known_there_is_no_hash(tensor: Tensor) -> None:
-    assert leaf_of(tensor).hash is None
+def per_channel() -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scales, points = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1, 2, 3])
+        return torch.quantize_per_channel(torch.randn(5, 3), scales, points, 1, torch.qint8)
+
+
+SCALE = torch.tensor([0.1], dtype=torch.float64)
+DENSE = torch.randn(60, 80) * (torch.rand(60, 80) < 0.4)
+COMPOUND: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], list[Tensor]]]] = {
+    "coo": (DENSE.to_sparse, lambda x: [x.indices(), x.values()]),
+    "coo of rows": (lambda: DENSE.to_sparse(1), lambda x: [x.indices(), x.values()]),
+    "coo that is empty": (torch.zeros(3, 4).to_sparse, lambda x: [x.indices(), x.values()]),
+    "csr": (DENSE.to_sparse_csr, lambda x: [x.crow_indices(), x.col_indices(), x.values()]),
+    "csc": (DENSE.to_sparse_csc, lambda x: [x.ccol_indices(), x.row_indices(), x.values()]),
+    "bsr": (
+        lambda: DENSE.to_sparse_bsr((2, 4)),
+        lambda x: [x.crow_indices(), x.col_indices(), x.values()],
+    ),
+    "quantised": (quantised, lambda x: [x.int_repr(), SCALE, torch.tensor([3])]),
+    "quantised, of a view": (
+        lambda: quantised().t()[3:],
+        lambda x: [x.int_repr(), SCALE, torch.tensor([3])],
+    ),
+    "quantised per channel": (
+        per_channel,
+        lambda x: [x.int_repr(), x.q_per_channel_scales(), x.q_per_channel_zero_points(), torch.tensor([1])],
+    ),
+}
+
+
+@pytest.mark.parametrize("pieces", ["one", "many"])
+@pytest.mark.parametrize("name", COMPOUND)
+def test_what_consists_of_several_tensors_is_hashed_as_these(
+    name: str, pieces: str, request: pytest.FixtureRequest
+) -> None:
+    if pieces == "many":
+        request.getfixturevalue("small_pieces")
+    make, parts = COMPOUND[name]
+    tensor = make()
+    expected = by_definition(*map(bytes_of, parts(tensor)))
+    assert leaf_of(tensor).hash == expected
+    if tensor.numel():
+        assert from_device(tensor)[1] == expected
+
+
+def test_equal_sparse_tensors_have_equal_hashes_and_others_have_not() -> None:
+    """However their entries are ordered, and also where every statistic says that they are equal."""
+    places, values = torch.tensor([[3, 1, 3]]), torch.tensor([1.0, 2.0, 4.0])
+    tensor = torch.sparse_coo_tensor(places, values, (5,))
+    assert leaf_of(tensor).hash == leaf_of(tensor.coalesce()).hash
+    moved = torch.sparse_coo_tensor(places + 1, values, (5,))
+    assert leaf_of(moved).stats == leaf_of(tensor).stats
+    assert leaf_of(moved).hash != leaf_of(tensor).hash
+
+
+def test_where_the_bits_are_not_known_there_is_no_hash() -> None:
+    assert leaf_of(torch.zeros(3, device="meta")).hash is None
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -258,7 +304,7 @@ def test_quantised_and_sparse_in_pieces() -> None:
     assert isinstance(ours.stats, Statistics) and isinstance(theirs.stats, Statistics)
     assert same(ours.stats, theirs.stats)
     stats, digest, _ = from_device(dense.to_sparse())
-    assert same(stats, theirs.stats, 1e-5) and digest is None
+    assert same(stats, theirs.stats, 1e-5) and digest == ours.hash
 
 
 def test_nested_tensors_are_hashed_as_their_values() -> None:
@@ -341,7 +387,7 @@ def test_describing_takes_at_most_32_mb() -> None:
     assert len(found) == 13
     assert {name: megabytes for name, (megabytes, _, _) in found.items() if megabytes > 32} == {}
     without = {name for name, (_, digest, _) in found.items() if digest is None}
-    assert without == {"quantised", "sparse", "uncoalesced"}
+    assert without == {"uncoalesced"}
     assert found["expanded"][2] == [1.0, 1.0, 1.0, math.sqrt(2**33 + 5), 0, 0]
     assert found["mask"][2] == [1.0, 1.0, 1.0, 2048 * math.sqrt(128), 0, 0]
     assert found["uncoalesced"][2][:4] == [None] * 4

@@ -19,7 +19,7 @@ from msprobe.kernels_layout import PIECE, stored
 from msprobe.pytorch import on_device, pieces
 from msprobe.pytorch.autograd import Untracked
 from msprobe.pytorch.on_device import Numbers
-from msprobe.pytorch.pieces import KINDS, WIDER, data_ptr, memory
+from msprobe.pytorch.pieces import KINDS, PER_TENSOR, WIDER, data_ptr, memory
 from msprobe.pytorch.versions import _NEAR, _PLAIN
 from msprobe.record import Deferred, Leaf
 from msprobe.store.tensor_file import TensorData
@@ -29,7 +29,6 @@ _TENSOR = "torch.Tensor"
 _UNKNOWN = Statistics(None, None, None, None)
 _MOST_COPIED = 1 << 24  # bytes; a tensor that can only be described from a larger copy has less to tell
 _MOST_DENSE = 1 << 28  # bytes; a sparse tensor that would take more is not saved
-_PER_TENSOR = (torch.per_tensor_affine, torch.per_tensor_symmetric)
 
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
@@ -187,7 +186,7 @@ def _described(tensor: Tensor) -> Description:
     """The statistics, the hash and the brief sketch of a tensor in the memory of the host."""
     kind = KINDS.get(tensor.dtype)
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        return _UNKNOWN if _is_unbounded(tensor) else _statistics(tensor), None, None
+        return *_described_by_parts(tensor), None
     if kind is None or tensor.numel() * tensor.element_size() > PIECE:
         return (*_described_in_pieces(tensor), pieces.brief_sketch(tensor))
     dense = tensor.resolve_neg().contiguous() if tensor.is_neg() else tensor.contiguous()
@@ -195,9 +194,17 @@ def _described(tensor: Tensor) -> Description:
     return (stats if tensor.dim() else _of_scalar(tensor.item())), digest, sketch
 
 
+def _described_by_parts(tensor: Tensor) -> tuple[Statistics, str | None]:
+    if _is_unbounded(tensor):
+        return _UNKNOWN, None
+    tensor = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
+    parts = pieces.hashed_tensors(tensor)
+    return _statistics(tensor), pieces.content_hash(parts) if parts else None
+
+
 def _described_in_pieces(tensor: Tensor) -> tuple[Statistics, str]:
     if tensor.dim() == 0 or 0 in tensor.stride():
-        return _statistics(tensor), pieces.content_hash(tensor)
+        return _statistics(tensor), pieces.content_hash([tensor])
     found, whole, size = [], NOTHING, tensor.element_size()
     for piece in pieces.pieces(tensor):  # of which each is copied, if it must be, only once
         found.append(_of_piece(piece))
@@ -250,7 +257,7 @@ def _is_unbounded(content: Tensor) -> bool:
         copied = 0 if content.is_coalesced() else content._values().numel() * 8 * (2 + content.sparse_dim())
     elif content.layout is torch._mkldnn:  # type: ignore[attr-defined]
         copied = content.numel() * content.element_size()
-    elif content.is_quantized and content.qscheme() not in _PER_TENSOR:
+    elif content.is_quantized and content.qscheme() not in PER_TENSOR:
         copied = content.numel() * 4
     else:
         copied = 0

@@ -16,12 +16,20 @@ from msprobe import kernels, kernels_hash, kernels_layout
 from msprobe.kernels import BRIEF_SIZE, Description, Statistics
 from msprobe.kernels_hash import BLOCK, KEYS, LAST_SHIFT, MULTIPLIERS, RADIX, SHIFT, WORDS, Part
 from msprobe.kernels_layout import PIECE, Plan
-from msprobe.pytorch.pieces import KINDS, WIDER, elements_at, in_storage, part_of, pieces
+from msprobe.pytorch.pieces import KINDS, WIDER, elements_at, hashed_tensors, in_storage, part_of, pieces
 
 _UINT64 = getattr(torch, "uint64", None)
 _WIDE_UNSIGNED = frozenset(getattr(torch, name) for name in ("uint16", "uint32") if hasattr(torch, name))
 _TOP_BIT = -(2**63)
 _LOW = 0xFFFFFFFF
+
+
+class _Hashed(NamedTuple):
+    """A tensor whose bytes are hashed."""
+
+    plan: Plan
+    itemsize: int
+    size: int  # bytes
 
 
 class Numbers(NamedTuple):
@@ -32,8 +40,7 @@ class Numbers(NamedTuple):
     counts: tuple[int, ...]  # elements of each piece that has statistics
     times: int  # how often each of them occurs in the tensor
     zeros: int  # elements beside them that are 0
-    plan: Plan | None  # of the hash
-    itemsize: int
+    hashed: tuple[_Hashed, ...]  # what the hash is of
     is_sketched: bool
 
     def read(self, numbers: Iterator[float]) -> Description:
@@ -44,53 +51,58 @@ class Numbers(NamedTuple):
             zero = _from_device(self.dtype, [0.0] * width)
             found.append((zero, self.zeros))
         stats = kernels.repeated(kernels.merged(found), self.times)
-        digest = None
-        if self.plan is not None:
-            size = self.itemsize * sum(self.counts) * self.times
-            whole = kernels_layout.joined(self.plan, self._parts(numbers), self.itemsize)
-            digest = kernels_hash.digits(whole, size)
+        whole = kernels_hash.NOTHING
+        for plan, itemsize, _ in self.hashed:
+            whole = whole.then(kernels_layout.joined(plan, _parts(plan, itemsize, numbers), itemsize))
+        digest = kernels_hash.digits(whole, sum(each.size for each in self.hashed)) if self.hashed else None
         sums = list(islice(numbers, BRIEF_SIZE if self.is_sketched else 0))
         return stats, digest, np.array(sums, "<f4").tobytes() if sums else None
 
-    def _parts(self, numbers: Iterator[float]) -> Iterator[Part]:
-        for view in kernels_layout.views(self.plan or []):
-            left = view.elements * self.itemsize
-            while left > 0:
-                term = (int(next(numbers)) << 32 | int(next(numbers))) % 2**64
-                yield kernels_hash.part(term, min(left, PIECE))
-                left -= PIECE
+
+def _parts(plan: Plan, itemsize: int, numbers: Iterator[float]) -> Iterator[Part]:
+    """Yield the hash of each piece from its two halves."""
+    for view in kernels_layout.views(plan):
+        left = view.elements * itemsize
+        for start in range(0, max(left, 1), PIECE):
+            term = (int(next(numbers)) << 32 | int(next(numbers))) % 2**64
+            yield kernels_hash.part(term, min(left - start, PIECE))
 
 
 def compute(content: Tensor) -> Numbers:
     """Start computing on the device; the content has at least one element."""
     zeros = 0
+    content = content.coalesce() if content.layout is torch.sparse_coo else content
+    of_hash = hashed_tensors(content)
+    is_sketched = content.layout is torch.strided and kernels.is_sketched(KINDS.get(content.dtype, ""))
     if content.layout is not torch.strided:
-        values = content.coalesce().values() if content.layout is torch.sparse_coo else content.values()
-        zeros, content, plan = content.numel() - values.numel(), values, None
-    elif content.is_quantized:
-        plan = None
-    else:
-        plan = kernels_layout.hash_plan(content.shape, content.stride(), content.element_size())
+        values = content.values()
+        zeros, content = content.numel() - values.numel(), values
     view, times = kernels_layout.stored(content.shape, content.stride())
     rows, counts = [], []
-    for piece in pieces(part_of(content, view) if times > 1 else content):
+    found = pieces(part_of(content, view) if times > 1 else content) if content.numel() else ()
+    for piece in found:  # a sparse tensor may store nothing
         rows.append(_statistics(piece if content.dim() else piece.view(())))
         counts.append(piece.numel())
+    hashed = tuple(_hashed(tensor) for tensor in of_hash)
     halves = [
         half
-        for view in kernels_layout.views(plan or [])
-        for piece in pieces(part_of(content, view))
+        for tensor, (plan, _, _) in zip(of_hash, hashed, strict=True)
+        for view in kernels_layout.views(plan)
+        for piece in pieces(part_of(tensor, view))
         for half in _halves(hash_term(piece))
     ]
     if halves:
         rows.append(torch.stack(halves).double())
-    is_sketched = plan is not None and kernels.is_sketched(KINDS.get(content.dtype, ""))
     if is_sketched:
         rows.append(_brief_sketch(content))
     dtype = torch.float32 if content.is_quantized else content.dtype
-    return Numbers(
-        torch.cat(rows), dtype, tuple(counts), times, zeros, plan, content.element_size(), is_sketched
-    )
+    return Numbers(torch.cat(rows), dtype, tuple(counts), times, zeros, hashed, is_sketched)
+
+
+def _hashed(tensor: Tensor) -> _Hashed:
+    size = tensor.element_size()
+    plan = kernels_layout.hash_plan(tensor.shape, tensor.stride(), size)
+    return _Hashed(plan, size, tensor.numel() * size)
 
 
 def _brief_sketch(content: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,12 @@ WIDER = {
 
 _Places = npt.NDArray[np.int64]
 
-data_ptr = Tensor.data_ptr  # as it is while nobody watches who asks for the memory
+PER_TENSOR = (torch.per_tensor_affine, torch.per_tensor_symmetric)
+_WHOLE_NUMBERS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+
+data_ptr = Tensor.data_ptr  # as they are while nobody watches who asks for the memory
+_untyped_storage = Tensor.untyped_storage
+_set: Any = Tensor.set_
 
 
 def part_of(tensor: Tensor, view: View) -> Tensor:
@@ -110,13 +115,50 @@ def _numbers(piece: Tensor) -> tuple[int, int, str, Tensor]:
     return data_ptr(piece), piece.numel(), KINDS[piece.dtype], piece
 
 
-def content_hash(tensor: Tensor) -> str:
-    """Return the hash of a tensor on the host; what an expanded view repeats is hashed once."""
-    size = tensor.element_size()
-    plan = kernels_layout.hash_plan(tensor.shape, tensor.stride(), size)
-    parts = (
-        kernels_hash.part_at(data_ptr(piece), piece.numel() * size)
-        for view in kernels_layout.views(plan)
-        for piece in pieces(part_of(tensor, view))
-    )
-    return kernels_hash.digits(kernels_layout.joined(plan, parts, size), tensor.numel() * size)
+def content_hash(tensors: Sequence[Tensor]) -> str:
+    """Return the hash of the elements of plain tensors on the host, each of which begins a block.
+
+    What an expanded view repeats is hashed once.
+    """
+    whole, total = kernels_hash.NOTHING, 0
+    for tensor in tensors:
+        size = tensor.element_size()
+        plan = kernels_layout.hash_plan(tensor.shape, tensor.stride(), size)
+        parts = (
+            kernels_hash.part_at(data_ptr(piece), piece.numel() * size)
+            for view in kernels_layout.views(plan)
+            for piece in pieces(part_of(tensor, view))
+        )
+        whole = whole.then(kernels_layout.joined(plan, parts, size))
+        total += tensor.numel() * size
+    return kernels_hash.digits(whole, total)
+
+
+# ---- tensors that consist of others ----
+
+
+def hashed_tensors(tensor: Tensor) -> list[Tensor]:
+    """Return the plain tensors that a tensor consists of, which its hash is of; none if it has no hash."""
+    layout = tensor.layout
+    if tensor.is_quantized:
+        return _of_quantised(tensor) if tensor.dtype in _WHOLE_NUMBERS else []
+    if layout is torch.strided:
+        return [tensor]
+    if layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return [tensor.indices(), tensor.values()]
+    if layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor.to_dense()]
+
+
+def _of_quantised(tensor: Tensor) -> list[Tensor]:
+    stored = torch.empty(0, dtype=_WHOLE_NUMBERS[tensor.dtype], device=tensor.device)
+    _set(stored, _untyped_storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
+    if tensor.qscheme() in PER_TENSOR:
+        scale = torch.tensor([tensor.q_scale()], dtype=torch.float64, device=tensor.device)
+        return [stored, scale, torch.tensor([tensor.q_zero_point()], device=tensor.device)]
+    axis = torch.tensor([tensor.q_per_channel_axis()], device=tensor.device)
+    return [stored, tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points(), axis]
