@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernel_case import DTYPES, IMPLEMENTATIONS
-from msprobe import kernels, kernels_hash
+from msprobe import kernels, kernels_hash, kernels_layout
 from msprobe.kernels_hash import NOTHING, part, part_at
 
 SIZES = [0, 1, 3, 4, 7, 8, 9, 63, 64, 65, 1000, 4088, 4095, 4096, 4097, 4104, 8192, 8200, 40_000]
@@ -238,6 +238,7 @@ ARRAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.usefixtures("implementation")
 def test_arrays_of_any_layout(dtype: str, layout: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "PIECE", piece)
+    monkeypatch.setattr(kernels_layout, "PIECE", piece)
     array = ARRAYS[layout](np.random.default_rng(0).integers(0, 100, (60, 70)).astype(dtype))
     plain = np.ascontiguousarray(array, np.dtype(dtype))
     stats, content, brief = kernels.described_of(array)

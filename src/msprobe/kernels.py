@@ -11,7 +11,7 @@ import numpy.typing as npt
 from msprobe import kernels_hash
 from msprobe.errors import UsageError
 from msprobe.kernels_deflate import crc32
-from msprobe.kernels_layout import PIECE, boxes, filled
+from msprobe.kernels_layout import PIECE, View, boxes, filled, hash_plan, joined, views
 from msprobe.kernels_numpy import BRIEF_ELEMENTS as BRIEF_ELEMENTS
 from msprobe.kernels_numpy import BRIEF_SIZE as BRIEF_SIZE
 from msprobe.kernels_numpy import (
@@ -71,7 +71,10 @@ def described(
 
 def statistics_of(array: _Array) -> Statistics:
     """The statistics of an array of any layout; of the absolute values where the numbers are complex."""
-    return merged(_of_piece(piece) for piece in pieces_of(array))
+    if not _is_repeated(array):
+        return merged(_of_piece(piece) for piece in pieces_of(array))
+    found = merged(_of_piece(piece) for piece in pieces_of(once(array)))
+    return repeated(found, array.size // once(array).size)
 
 
 def _of_piece(piece: _Array) -> tuple[Statistics, int]:
@@ -91,8 +94,47 @@ def described_of(array: _Array) -> Description:
     kind = KIND_OF.get(array.dtype)
     if kind is not None and array.flags.c_contiguous and array.flags.aligned:
         return described(address_of(array), array.size, kind)
-    digest = None if array.dtype.char in "gG" else hash_of_parts(pieces_of(array))
-    return statistics_of(array), digest, _brief(array)
+    return statistics_of(array), None if array.dtype.char in "gG" else _hash_of(array), _brief(array)
+
+
+def _hash_of(array: _Array) -> str:
+    """The hash of an array of any layout; what a broadcast one repeats is hashed once."""
+    size = array.itemsize
+    if not _is_repeated(array) or not array.dtype.isnative or any(stride % size for stride in array.strides):
+        return hash_of_parts(pieces_of(array))
+    plan = hash_plan(array.shape, [stride // size for stride in array.strides], size)
+    parts = (
+        kernels_hash.part_at(address_of(piece), piece.nbytes)
+        for view in views(plan)
+        for piece in pieces_of(np.asarray(_Elements(array, view)))
+    )
+    return kernels_hash.digits(joined(plan, parts, size), array.nbytes)
+
+
+class _Elements:
+    """Some elements of an array as bytes, for np.asarray; holds the array."""
+
+    def __init__(self, array: _Array, view: View) -> None:
+        self.array = array
+        size = array.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address_of(array) + view.offset * size, True),
+            "shape": view.shape,
+            "strides": tuple(stride * size for stride in view.strides),
+            "typestr": f"|V{size}",
+        }
+
+
+def once(array: _Array) -> _Array:
+    """The view of an array with one of each element that a broadcast dimension repeats."""
+    dims = zip(array.shape, array.strides, strict=True)
+    return array[tuple(slice(0, 1) if size and not stride else slice(None) for size, stride in dims)]
+
+
+def _is_repeated(array: _Array) -> bool:
+    """Whether an array has so many elements, and repeats some, that they are described once."""
+    return array.nbytes > PIECE and 0 in array.strides
 
 
 def hash_of_parts(parts: Iterable[_Array]) -> str:

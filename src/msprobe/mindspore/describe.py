@@ -14,6 +14,7 @@ from mindspore._c_expression import typing
 from msprobe import kernels
 from msprobe.adapter import Want
 from msprobe.kernels import Statistics
+from msprobe.kernels_layout import PIECE
 from msprobe.record import Leaf, number_type
 from msprobe.store.dtypes import DTYPES, Array
 from msprobe.store.tensor_file import TensorData
@@ -41,6 +42,9 @@ _Type: type = typing.Type  # of every dtype object
 
 _asnumpy = Tensor.asnumpy  # as they are while nobody watches who calls them
 _cast = ops.cast
+_is_contiguous: Any = Tensor.is_contiguous
+_stride: Any = Tensor.stride
+_narrow: Any = Tensor.narrow
 
 
 @functools.cache
@@ -107,10 +111,22 @@ def _values(tensor: Tensor) -> Array | None:
     """The values in the host's memory; None while there are none. Asking for these would make them."""
     if getattr(tensor, "has_init", False):
         return None
+    shape = tuple(tensor.shape)
+    stored = _stored(tensor)
     if name_of(tensor.dtype) in _WIDENED:
-        tensor = _cast(tensor, mindspore.float32)
-    array: Array = _asnumpy(tensor)
-    return array
+        stored = _cast(stored, mindspore.float32)
+    array: Array = _asnumpy(stored)
+    return array if stored.shape == shape else np.broadcast_to(array, shape)
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    """The tensor without what its expanded dimensions repeat: reading it would make every element."""
+    if _is_contiguous(tensor) or tensor.nbytes <= PIECE:
+        return tensor
+    for dimension, stride in enumerate(_stride(tensor)):
+        if not stride:
+            tensor = _narrow(tensor, dimension, 0, 1)
+    return tensor
 
 
 def _of_scalar(value: Any) -> Statistics:
