@@ -8,11 +8,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from msprobe import kernels_layout
 from msprobe.adapter import Want
@@ -136,9 +138,12 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for module in (kernels_layout, pieces, on_device, describe):
         monkeypatch.setattr(module, "PIECE", 8192)
-    on_device._powers.cache_clear()
+    powers = on_device._powers, on_device._weights
+    for each in powers:
+        each.cache_clear()
     yield
-    on_device._powers.cache_clear()
+    for each in powers:
+        each.cache_clear()
 
 
 LARGE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -316,6 +321,32 @@ def test_another_bit_is_another_hash() -> None:
     zero = torch.zeros(3)
     assert leaf_of(zero).hash != leaf_of(-zero).hash  # which every statistic says is equal
     assert leaf_of(zero).hash == leaf_of(torch.zeros(3)).hash
+
+
+class Launches(TorchDispatchMode):
+    """Counts the calls that would launch a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.count += not (isinstance(result, Tensor) and result._is_view())
+        return result
+
+
+def test_a_device_computes_with_few_launches_and_hands_over_few_numbers() -> None:
+    tensor = torch.arange(16.0 * 2**20)  # 64 MB
+    on_device.compute(tensor)  # makes tables, once
+    with Launches() as launches:
+        found = on_device.compute(tensor)
+    assert launches.count < 500
+    assert found.row.numel() < 64
+    stats, digest, _ = found.read(iter(found.row.tolist()))
+    expected = leaf_of(tensor)
+    assert digest == expected.hash
+    assert isinstance(expected.stats, Statistics) and same(stats, expected.stats, 1e-5)
 
 
 # ---- memory ----

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from msprobe import kernels_hash
 from msprobe.errors import UsageError
 from msprobe.kernels_deflate import crc32
+from msprobe.kernels_hash import Part
 from msprobe.kernels_layout import PIECE, View, boxes, filled, hash_plan, joined, views
 from msprobe.kernels_numpy import BRIEF_ELEMENTS as BRIEF_ELEMENTS
 from msprobe.kernels_numpy import BRIEF_SIZE as BRIEF_SIZE
@@ -103,12 +104,13 @@ def _hash_of(array: _Array) -> str:
     if not _is_repeated(array) or not array.dtype.isnative or any(stride % size for stride in array.strides):
         return hash_of_parts(pieces_of(array))
     plan = hash_plan(array.shape, [stride // size for stride in array.strides], size)
-    parts = (
-        kernels_hash.part_at(address_of(piece), piece.nbytes)
-        for view in views(plan)
-        for piece in pieces_of(np.asarray(_Elements(array, view)))
-    )
-    return kernels_hash.digits(joined(plan, parts, size), array.nbytes)
+    parts = (_part_of(np.asarray(_Elements(array, view))) for view in views(plan))
+    return kernels_hash.digits(joined(plan, parts), array.nbytes)
+
+
+def _part_of(array: _Array) -> Part:
+    pieces = pieces_of(array)
+    return kernels_hash.chained(kernels_hash.part_at(address_of(piece), piece.nbytes) for piece in pieces)
 
 
 class _Elements:

@@ -7,6 +7,8 @@ out. Maps of parts join, and a part that is repeated is hashed once.
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +72,11 @@ NOTHING = Part(1, 0)
 def part(term: int, size: int) -> Part:
     """Return the map of a part of `size` bytes with this hash of its own."""
     return Part(pow(RADIX, -(-size // BLOCK), 2**64), term)
+
+
+def chained(parts: Iterable[Part]) -> Part:
+    """Return the map of parts one after the other."""
+    return functools.reduce(Part.then, parts, NOTHING)
 
 
 def part_at(address: int, size: int) -> Part:

@@ -129,18 +129,12 @@ def filled(buffer: Any, flats: Iterable[Any]) -> Iterator[Any]:
         yield buffer[:count]
 
 
-def pieces(elements: int, itemsize: int) -> int:
-    """Return in how many pieces so many elements are read; at least one."""
-    return max(1, -(-elements * itemsize // PIECE))
-
-
-def joined(plan: Plan, parts: Iterator[Part], itemsize: int) -> Part:
-    """Return the hash of what was planned; the parts are those of each piece of each view, in order."""
+def joined(plan: Plan, parts: Iterator[Part]) -> Part:
+    """Return the hash of what was planned; the parts are those of the views, in order."""
     whole = NOTHING
     for node in plan:
         if isinstance(node, Repeat):
-            whole = whole.then(joined(node.plan, parts, itemsize).repeated(node.times))
+            whole = whole.then(joined(node.plan, parts).repeated(node.times))
         else:
-            for _ in range(pieces(node.elements, itemsize)):
-                whole = whole.then(next(parts))
+            whole = whole.then(next(parts))
     return whole

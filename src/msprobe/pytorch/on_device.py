@@ -15,8 +15,15 @@ from torch import Tensor
 from msprobe import kernels, kernels_hash, kernels_layout
 from msprobe.kernels import BRIEF_SIZE, Description, Statistics
 from msprobe.kernels_hash import BLOCK, KEYS, LAST_SHIFT, MULTIPLIERS, RADIX, SHIFT, WORDS, Part
-from msprobe.kernels_layout import PIECE, Plan
+from msprobe.kernels_layout import Plan
 from msprobe.pytorch.pieces import KINDS, WIDER, elements_at, hashed_tensors, in_storage, part_of, pieces
+
+# A piece takes some dozens of launches, so pieces are larger than on the host. What is computed from one
+# takes up to five times its memory; docs/format.md promises that it is at most 96 MB.
+PIECE = 1 << 24  # bytes
+_MOST_WIDENED = 1 << 22  # elements of a piece whose statistics are computed in float32 or float64
+
+_ROW = 1024
 
 _UINT64 = getattr(torch, "uint64", None)
 _WIDE_UNSIGNED = frozenset(getattr(torch, name) for name in ("uint16", "uint32") if hasattr(torch, name))
@@ -35,7 +42,7 @@ class _Hashed(NamedTuple):
 class Numbers(NamedTuple):
     """What a device computed of a tensor, and what it means."""
 
-    row: Tensor  # float64: statistics of each piece, the hash of each piece in two halves, the brief sketch
+    row: Tensor  # float64: statistics of each piece, the hash of each view in two halves, the brief sketch
     dtype: torch.dtype
     counts: tuple[int, ...]  # elements of each piece that has statistics
     times: int  # how often each of them occurs in the tensor
@@ -53,19 +60,17 @@ class Numbers(NamedTuple):
         stats = kernels.repeated(kernels.merged(found), self.times)
         whole = kernels_hash.NOTHING
         for plan, itemsize, _ in self.hashed:
-            whole = whole.then(kernels_layout.joined(plan, _parts(plan, itemsize, numbers), itemsize))
+            whole = whole.then(kernels_layout.joined(plan, _parts(plan, itemsize, numbers)))
         digest = kernels_hash.digits(whole, sum(each.size for each in self.hashed)) if self.hashed else None
         sums = list(islice(numbers, BRIEF_SIZE if self.is_sketched else 0))
         return stats, digest, np.array(sums, "<f4").tobytes() if sums else None
 
 
 def _parts(plan: Plan, itemsize: int, numbers: Iterator[float]) -> Iterator[Part]:
-    """Yield the hash of each piece from its two halves."""
+    """Yield the hash of each view from its two halves."""
     for view in kernels_layout.views(plan):
-        left = view.elements * itemsize
-        for start in range(0, max(left, 1), PIECE):
-            term = (int(next(numbers)) << 32 | int(next(numbers))) % 2**64
-            yield kernels_hash.part(term, min(left - start, PIECE))
+        term = (int(next(numbers)) << 32 | int(next(numbers))) % 2**64
+        yield kernels_hash.part(term, view.elements * itemsize)
 
 
 def compute(content: Tensor) -> Numbers:
@@ -79,7 +84,8 @@ def compute(content: Tensor) -> Numbers:
         zeros, content = content.numel() - values.numel(), values
     view, times = kernels_layout.stored(content.shape, content.stride())
     rows, counts = [], []
-    found = pieces(part_of(content, view) if times > 1 else content) if content.numel() else ()
+    most = min(_MOST_WIDENED, PIECE // content.element_size())
+    found = pieces(part_of(content, view) if times > 1 else content, most) if content.numel() else ()
     for piece in found:  # a sparse tensor may store nothing
         rows.append(_statistics(piece if content.dim() else piece.view(())))
         counts.append(piece.numel())
@@ -88,8 +94,7 @@ def compute(content: Tensor) -> Numbers:
         half
         for tensor, (plan, _, _) in zip(of_hash, hashed, strict=True)
         for view in kernels_layout.views(plan)
-        for piece in pieces(part_of(tensor, view))
-        for half in _halves(hash_term(piece))
+        for half in _halves(_hash_term_of(part_of(tensor, view)))
     ]
     if halves:
         rows.append(torch.stack(halves).double())
@@ -164,7 +169,14 @@ def _ends(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _norm(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values) if values.dim() else values
+    """Return the norm; in rows first, because some devices add up millions of squares one after another."""
+    if not values.dim():
+        return values
+    whole = values.numel() // _ROW * _ROW
+    rows = torch.linalg.vector_norm(values[:whole].view(-1, _ROW), dim=1)
+    rest = torch.linalg.vector_norm(values[whole:])
+    norm: Tensor = torch.linalg.vector_norm(torch.cat([rows, rest.view(1)])) if whole else rest
+    return norm
 
 
 def _from_device(dtype: torch.dtype, numbers: list[float]) -> Statistics:
@@ -182,6 +194,24 @@ def _from_device(dtype: torch.dtype, numbers: list[float]) -> Statistics:
 
 
 # ---- hash; docs/format.md defines it ----
+
+
+def _hash_term_of(view: Tensor) -> Tensor:
+    """Return the hash of a view, where nothing stands before it."""
+    size = view.element_size()
+    terms = [hash_term(piece) for piece in pieces(view, PIECE // size)]
+    if len(terms) == 1:
+        return terms[0]
+    last = view.numel() * size - (len(terms) - 1) * PIECE
+    return (torch.stack(terms) * _weights(len(terms), -(-last // BLOCK), view.device)).sum()
+
+
+@functools.lru_cache(maxsize=64)
+def _weights(count: int, last: int, device: torch.device) -> Tensor:
+    """The power of the radix by which the hash of each piece counts, if the last one has `last` blocks."""
+    blocks = [last + after * (PIECE // BLOCK) for after in range(count - 1)]
+    powers = [_signed(pow(RADIX, number, 2**64)) for number in (*reversed(blocks), 0)]
+    return torch.tensor(powers, dtype=torch.int64).to(device)
 
 
 def hash_term(piece: Tensor) -> Tensor:

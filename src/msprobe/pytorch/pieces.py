@@ -50,10 +50,13 @@ def part_of(tensor: Tensor, view: View) -> Tensor:
     return tensor.as_strided(view.shape, view.strides, tensor.storage_offset() + view.offset)
 
 
-def pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield the elements in flat pieces of PIECE bytes and a shorter last one, each valid until the next."""
-    size = 4 if tensor.is_quantized else tensor.element_size()
-    most = PIECE // size
+def pieces(tensor: Tensor, most: int | None = None) -> Iterator[Tensor]:
+    """Yield the elements in flat pieces and a shorter last one, each valid until the next.
+
+    `most`: how many elements a piece has; those of PIECE bytes if it is not given.
+    """
+    if most is None:
+        most = PIECE // (4 if tensor.is_quantized else tensor.element_size())
     if tensor.numel() <= most:
         yield _flat(tensor)
     elif tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized):
@@ -124,14 +127,17 @@ def content_hash(tensors: Sequence[Tensor]) -> str:
     for tensor in tensors:
         size = tensor.element_size()
         plan = kernels_layout.hash_plan(tensor.shape, tensor.stride(), size)
-        parts = (
-            kernels_hash.part_at(data_ptr(piece), piece.numel() * size)
-            for view in kernels_layout.views(plan)
-            for piece in pieces(part_of(tensor, view))
-        )
-        whole = whole.then(kernels_layout.joined(plan, parts, size))
+        parts = (_hash_part(part_of(tensor, view)) for view in kernels_layout.views(plan))
+        whole = whole.then(kernels_layout.joined(plan, parts))
         total += tensor.numel() * size
     return kernels_hash.digits(whole, total)
+
+
+def _hash_part(view: Tensor) -> kernels_hash.Part:
+    size = view.element_size()
+    return kernels_hash.chained(
+        kernels_hash.part_at(data_ptr(piece), piece.numel() * size) for piece in pieces(view)
+    )
 
 
 # ---- tensors that consist of others ----
