@@ -27,6 +27,7 @@ from msprobe.log import logger
 from msprobe.mapping_file import built_in_apis
 from msprobe.pairing.across import across
 from msprobe.pairing.align import align
+from msprobe.pairing.keywords import with_keywords
 from msprobe.pairing.mapping import NO_MAPPINGS, Mappings, renaming
 from msprobe.pairing.match import NAMED_AS_BY_TORCH, Pair, Place, Rename, match
 from msprobe.pairing.numbers import mistrust
@@ -147,7 +148,7 @@ def compare_recordings(
     """
     mode = mode_of(target, golden)
     pairing = _pairing(target, golden, mappings, fuzzy=fuzzy, as_specified=as_specified)
-    verdict = understood(pairing.verdict, target, golden)
+    verdict = with_keywords(understood(pairing.verdict, target, golden), target, golden)
     is_one = verdict is pairing.table or (pairing.verdict is pairing.table and not as_specified)
     table = match(target, golden, fuzzy=fuzzy, rename=verdict if is_one else pairing.table)
     judged = table if is_one else match(target, golden, fuzzy=fuzzy, rename=verdict)
