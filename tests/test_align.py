@@ -11,12 +11,13 @@ import pytest
 
 from cross_case import Crossed, crossed
 from msprobe import store
-from msprobe.compare import compare
+from msprobe.compare import compare, compare_recordings
 from msprobe.kernels import Statistics
 from msprobe.name import FORWARD, CallName
 from msprobe.pairing.align import align
 from msprobe.pairing.chain import Candidate, heaviest
 from msprobe.pairing.likeness import Likeness
+from msprobe.pairing.mapping import NO_MAPPINGS, CellMapping, Mappings
 from msprobe.pairing.match import Certainty, match
 from msprobe.record import Header, Leaf, Record, Recording
 
@@ -260,6 +261,35 @@ def test_parameters_are_paired_by_what_they_are(crossed: Crossed) -> None:
 
 
 # ---- made by hand ----
+
+NORM = ("Cell.bn.BatchNorm2d.forward.0", "Module.bn.BatchNorm2d.forward.0")
+
+
+def norm_runs(mean: float, golden_mean: float) -> tuple[Recording, Recording]:
+    """A batch norm, whose statistics are parameters in MindSpore and buffers in PyTorch."""
+    ours = call(
+        NORM[0], [tensor(1, 4, 3)], [tensor(2, 4, 3)], gamma=tensor(3, 3), moving_mean=tensor(mean, 3)
+    )
+    theirs = call(NORM[1], [tensor(1, 4, 3)], [tensor(2, 4, 3)], weight=tensor(3, 3))
+    statistics = {"running_mean": tensor(golden_mean, 3)}
+    changed = {"running_mean": tensor(golden_mean * 2, 3)}
+    fields = {**theirs.fields, "buffers": statistics, "buffers_after": changed}
+    return recording("mindspore", ours), recording("pytorch", theirs._replace(fields=fields))
+
+
+@pytest.mark.parametrize(("mean", "culprit"), [(1.0, None), (3.0, f"{NORM[0]}.parameters.moving_mean")])
+@pytest.mark.parametrize("mappings", [NO_MAPPINGS, NO_MAPPINGS._replace(cell=CellMapping())])
+def test_running_statistics_are_paired_across_frameworks(
+    mean: float, culprit: str | None, mappings: Mappings
+) -> None:
+    found = compare_recordings(*norm_runs(mean, 1.0), mappings=mappings)
+    names = {f.pair.target.name: f.pair.golden for f in found.findings if f.pair.target is not None}
+    other = names[f"{NORM[0]}.parameters.moving_mean"]
+    assert other is not None and other.name == f"{NORM[1]}.buffers.running_mean"
+    assert not any(f.pair.target is None for f in found.findings)  # MindSpore keeps no others
+    named = found.located.culprit
+    assert (named and named.place.name) == culprit
+
 
 X, Y = tensor(1.0, 2, 4), tensor(2.0, 2, 4)
 

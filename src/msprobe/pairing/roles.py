@@ -12,10 +12,10 @@ _PARAMETERS = MappingProxyType(
         "gamma": "weight",
         "beta": "bias",
         "embedding_table": "weight",
-        "moving_mean": "running_mean",
-        "moving_variance": "running_var",
     }
 )
+# Parameters of a Cell that PyTorch keeps as buffers.
+_BUFFERS = MappingProxyType({"moving_mean": "running_mean", "moving_variance": "running_var"})
 _KEYWORDS = MappingProxyType(
     {
         "axis": "dim",
@@ -64,7 +64,9 @@ def plain_role(name: CallName, position: int) -> str:
 
 
 def other_slot(slot: str) -> str | None:
-    """How PyTorch calls the parameter or keyword at the end of a slot, if otherwise than MindSpore."""
+    """How PyTorch calls the parameter, buffer or keyword of a slot, if otherwise than MindSpore."""
     head, _, last = slot.rpartition(".")
+    if head == ".parameters" and last in _BUFFERS:
+        return f".buffers.{_BUFFERS[last]}"
     known = _KEYWORDS if head.endswith("input") else _PARAMETERS
     return f"{head}.{known[last]}" if last in known else None
