@@ -173,6 +173,46 @@ def test_parameters_are_paired_by_their_names() -> None:
     assert stretch.is_closed
 
 
+def parts(api: str, *values: tuple[float, tuple[int, ...]]) -> Recording:
+    """A run that takes parts of one parameter, each of a value and a shape, in calls of its own."""
+    slices = [
+        step(f"{api}{n}", given(1, of("a")), tensor(value, shape, made_by="~parameter:w"), output=20 + n)
+        for n, (value, shape) in enumerate(values)
+    ]
+    joined = [given(20 + n, of(f"{api}{n}")) for n in range(len(values))]
+    return run(
+        step("a", given(1, None)), *slices, step(f"{api}all", *joined), step("end", given(9, of(f"{api}all")))
+    )
+
+
+PART, WHOLE = (2, 3), (6, 3)
+
+
+def pair_of(n: int, m: int) -> tuple[str, str]:
+    return f"Torch.x{n}.0.forward.input.1", f"Torch.y{m}.0.forward.input.1"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "paired", "unpaired"),
+    [
+        ([(2, PART), (3, PART)], [(3, PART), (2, PART)], {pair_of(0, 1), pair_of(1, 0)}, 0),
+        ([(2, PART), (3, PART)], [(3.001, PART), (2.001, PART)], {pair_of(0, 1), pair_of(1, 0)}, 0),
+        ([(2, PART), (3, PART)], [(4, WHOLE), (4, WHOLE)], set(), 3),  # nobody knows whose part they are
+        ([(2, PART), (3, PART)], [(3, PART), (5, PART)], {pair_of(1, 0)}, 2),
+        ([(2, PART), (2, PART)], [(3, PART), (3, PART)], {pair_of(1, 1)}, 0),  # one part in each run
+    ],
+)
+def test_parts_of_a_parameter_are_paired_by_their_values(
+    ours: list[tuple[float, tuple[int, ...]]],
+    theirs: list[tuple[float, tuple[int, ...]]],
+    paired: set[tuple[str, str]],
+    unpaired: int,
+) -> None:
+    (stretch,) = found(parts("x", *ours), parts("y", *theirs))
+    assert {pair for pair in names(stretch.before) if pair[0] != of("a")} == paired
+    assert len(stretch.one_sided) == unpaired
+
+
 def test_what_has_a_call_in_common_is_one_stretch_and_what_has_not_is_two() -> None:
     def made(api: str) -> Recording:
         return run(

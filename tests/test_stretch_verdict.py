@@ -288,3 +288,35 @@ def test_errors_pass_through_calls_without_a_counterpart(tmp_path: Path, task: s
     assert "it is the parameter norm1.weight" in found.culprit.verdict.reason
     origins = [each.place.name for one in found.comparisons for each in one.located.origins]
     assert not any("softmax" in name or "matmul" in name for name in origins)
+
+
+class Projection(nn.Module):
+    """Attention with one weight for queries, keys and values, which is used as a whole or in slices."""
+
+    def __init__(self, factor: float | None) -> None:
+        super().__init__()
+        self.weight, self.out, self.factor = nn.Linear(16, 48), nn.Linear(16, 4), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.factor is None:
+            q, k, v = self.weight(x).chunk(3, -1)
+            return self.out(F.scaled_dot_product_attention(q[None], k[None], v[None])[0])
+        parts = [slice(start, start + 16) for start in (0, 16, 32)]
+        q, k, v = (F.linear(x, self.weight.weight[part], self.weight.bias[part]) for part in parts)
+        return self.out(torch.softmax(q @ k.transpose(-1, -2) / 4 * self.factor, -1) @ v)
+
+
+@each_task
+@each_level
+def test_parts_of_a_weight_are_not_compared_with_the_whole(tmp_path: Path, task: str, level: str) -> None:
+    def run(factor: float | None) -> Run:
+        def made() -> tuple[nn.Module, list[Callable[[], Any]]]:
+            model, x = Projection(factor), torch.randn(2, 9, 16)
+            return model, [lambda: model(x).square().mean().backward()]
+
+        return made
+
+    found = compared(tmp_path / "fault", run(1.1), run(None), task, level)
+    assert found.named.startswith("Tensor.__matmul__.1.forward")
+    found = compared(tmp_path / "sound", run(1.0), run(None), task, level)
+    assert found.named == ""

@@ -10,7 +10,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msprobe.graph import Graph, Maker
+from msprobe.graph_values import key_of
 from msprobe.name import slot_name
+from msprobe.pairing.likeness import SAME_VALUES, apart, shapes
 from msprobe.pairing.match import Pair, Place, places
 from msprobe.record import Record, Recording
 
@@ -64,7 +66,7 @@ class _Behind(NamedTuple):
     """What lies behind a value: calls without a counterpart, and what went into them."""
 
     calls: set[str]
-    sources: dict[Key, Place]
+    sources: dict[Key, list[Place]]  # where each goes in; of a parameter this may be several parts of it
     unknown: dict[str, Place]  # by name: inputs of the calls of which it is not known who made them
 
 
@@ -102,11 +104,11 @@ class _Side:
         A call that gives out what went into it made nothing.
         """
         if maker.kind != "call":
-            found.sources.setdefault((maker.kind, maker.name), place)
+            found.sources.setdefault((maker.kind, maker.name), []).append(place)
             return
         name = slot_name(str(self._records[maker.name].name), maker.slot)
         if name in self._paired:
-            found.sources.setdefault(self._paired[name], place)
+            found.sources.setdefault(self._paired[name], []).append(place)
         elif (same := self._graph.handed_on(maker.name, maker.slot)) is not None:
             yield from (each for each in _tensors(self._records[maker.name]) if each.slot == same)
         elif maker.name not in found.calls:
@@ -149,28 +151,75 @@ def _merged(parts: Sequence[_Part]) -> list[_Part]:
 
 def _joined(one: _Part, other: _Part) -> _Part:
     sides = [
-        _Behind(a.calls | b.calls, {**b.sources, **a.sources}, {**b.unknown, **a.unknown})
+        _Behind(a.calls | b.calls, _all_of(a.sources, b.sources), {**b.unknown, **a.unknown})
         for a, b in ((one.ours, other.ours), (one.theirs, other.theirs))
     ]
     return _Part([*one.pairs, *other.pairs], *sides)
 
 
+def _all_of(one: Mapping[Key, list[Place]], other: Mapping[Key, list[Place]]) -> dict[Key, list[Place]]:
+    return {key: [*one.get(key, ()), *other.get(key, ())] for key in dict.fromkeys((*one, *other))}
+
+
 def _stretch(part: _Part, made: Mapping[tuple[str, str], Pair], ours: _Side, theirs: _Side) -> Stretch:
     here, there = part.ours, part.theirs
-    common = [key for key in here.sources if key in there.sources]
-    before = tuple(_before(key, here.sources[key], there.sources[key], made) for key in common)
-    one_sided = [
-        *(place for key, place in here.sources.items() if key not in there.sources),
-        *(place for key, place in there.sources.items() if key not in here.sources),
-        *here.unknown.values(),
-        *there.unknown.values(),
-    ]
+    before: list[Pair] = []
+    lone: list[Place] = []
+    for key in dict.fromkeys((*here.sources, *there.sources)):
+        given = here.sources.get(key, []), there.sources.get(key, [])
+        if not all(given):
+            lone += (given[0] or given[1])[:1]
+        elif (pair := made.get(key) if isinstance(key, tuple) else None) is not None:
+            before.append(pair)
+        else:
+            pairs, parts = _same_parts(*given)
+            before += pairs
+            lone += parts
+    one_sided = (*lone, *here.unknown.values(), *there.unknown.values())
     return Stretch(
-        ours.in_order(here.calls), theirs.in_order(there.calls), before, tuple(part.pairs), tuple(one_sided)
+        ours.in_order(here.calls), theirs.in_order(there.calls), tuple(before), tuple(part.pairs), one_sided
     )
 
 
-def _before(key: Key, ours: Place, theirs: Place, made: Mapping[tuple[str, str], Pair]) -> Pair:
-    """The pair of results that a key names; of a parameter the places where it goes in."""
-    known = made.get(key) if isinstance(key, tuple) else None
-    return Pair(ours, theirs) if known is None else known
+def _same_parts(ours: Sequence[Place], theirs: Sequence[Place]) -> tuple[list[Pair], list[Place]]:
+    """Return the pairs of places that show the same of a parameter, and the places of other parts of it.
+
+    A part is recorded by the name of the whole, so that two parts of one name are compared only if they look
+    alike, or if each run uses a single one and both have one shape.
+    """
+    whole = [next((place for place in places if _is_whole(place)), None) for places in (ours, theirs)]
+    if whole[0] is not None and whole[1] is not None:
+        return [Pair(whole[0], whole[1])], []
+    here, there = _by_content(ours), _by_content(theirs)
+    pairs = [Pair(here.pop(key), there.pop(key)) for key in list(here) if key in there]
+    left, right = list(here.values()), list(there.values())
+    if not pairs and len(left) == len(right) == 1 and shapes(left) == shapes(right):
+        return [Pair(left[0], right[0])], []
+    near = sorted(
+        (error, n, m)
+        for n, place in enumerate(left)
+        for m, other in enumerate(right)
+        if (error := apart(place, other)) is not None and error <= SAME_VALUES
+    )
+    taken: tuple[set[int], set[int]] = set(), set()
+    for _, n, m in near:
+        if n not in taken[0] and m not in taken[1]:
+            pairs.append(Pair(left[n], right[m]))
+            taken[0].add(n)
+            taken[1].add(m)
+    lone = [place for n, place in enumerate(left) if n not in taken[0]]
+    return pairs, lone + [place for m, place in enumerate(right) if m not in taken[1]]
+
+
+def _is_whole(place: Place) -> bool:
+    """Whether a place shows what its maker is named by, and not a view or part of that."""
+    return place.leaf is not None and not (place.leaf.made_by or "").startswith("~")
+
+
+def _by_content(found: Sequence[Place]) -> dict[Hashable, Place]:
+    """The places by what tells their values from others, one of each."""
+    by_content: dict[Hashable, Place] = {}
+    for place in found:
+        if place.leaf is not None:
+            by_content.setdefault(key_of(place.leaf), place)
+    return by_content

@@ -95,6 +95,8 @@ class Stretches:
             return f"it is not known where {lone.name} comes from"
         run = "target" if self._passages[0].has(lone) else "golden run"
         what = makers[0].name if makers[0].kind == "call" else f"the {makers[0].kind} {makers[0].name}"
+        if makers[0].kind != "call" and not makers[0].is_exact:
+            what = f"a part of {what}"
         return f"only in the {run} {what} goes in"
 
     def behind(self, record: str, slot: str) -> float | None:
