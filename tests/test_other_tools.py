@@ -12,16 +12,18 @@ from made_runs import call, made, tensor
 from msprobe import store
 from msprobe.compare import compare, compare_recordings
 from msprobe.name import CallName
-from msprobe.pairing.match import NOWHERE
+from msprobe.pairing.match import ELSEWHERE
 from msprobe.pairing.other_tools import are_of_last_steps, gradient_slots
 from msprobe.record import Leaf, Record
+from msprobe.verdict.locate import diverged
 
 __all__ = ["goldens"]
 
 ORDERS = [
-    Order("golden", level, mode) for level, mode in (("L1", "statistics"), ("L0", "tensor"), ("mix", "md5"))
+    Order("golden", level, mode)
+    for level, mode in (("L1", "statistics"), ("L0", "tensor"), ("mix", "md5"), ("L0", "statistics"))
 ]
-PAIRS = [(OLD, ORDERS[0]), *((NEW, order) for order in ORDERS)]
+PAIRS = [(OLD, ORDERS[0]), (OLD, ORDERS[3]), *((NEW, order) for order in ORDERS[:3])]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,7 @@ def test_the_same_script_has_no_divergence(goldens: Goldens, root: Path, release
         found = compare_recordings(target, golden)
         assert found.why_aligned == ""
         assert found.located.first is None, found.located.first
+        assert diverged([found.located]) is False  # whichever run is the target
         specified = compare_recordings(target, golden, as_specified=True)
         assert specified.located.first is None
         names = {
@@ -107,7 +110,7 @@ def test_which_gradient_is_which(
 ) -> None:
     found = gradient_slots(backward("Torch.f", *ours), backward("Torch.f", *theirs))
     assert found == {
-        f".output.{number}": NOWHERE if slot is None else f".output.{slot}"
+        f".output.{number}": ELSEWHERE if slot is None else f".output.{slot}"
         for number, slot in enumerate(slots)
     }
 
@@ -139,3 +142,37 @@ def test_gradients_that_were_accumulated_are_not_compared_with_those_of_one_pass
     assert found.located.first is None
     (pair,) = (f.pair for f in found.findings if f.pair.target and "parameters_grad" in f.pair.target.name)
     assert (pair.golden is not None and not pair.unjudged) == is_judged
+
+
+# ---- inputs of modules ----
+
+RELU = "Module.act.ReLU.forward.0"
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+@pytest.mark.parametrize(
+    ("own", "other", "culprit"),
+    [
+        ((5, 3), (3, 3), None),  # it works in place
+        ((3, 3), (3, 3), None),  # it changes nothing
+        ((5, 3), (4, 2), f"{RELU}.input.0"),  # other values go in
+        ((5, 3), (4, 4), f"{RELU}.output.0"),
+        ((3, 3), (4, 4), f"{RELU}.input.0"),  # it changes nothing in either run
+        ((3, 5), (3, 3), f"{RELU}.output.0"),  # in one of them
+    ],
+)
+def test_inputs_that_were_recorded_after_a_change_in_place_are_not_judged(
+    tmp_path: Path,
+    own: tuple[float, float],
+    other: tuple[float, float],
+    culprit: str | None,
+    is_swapped: bool,
+) -> None:
+    def run(folder: str, values: tuple[float, float], maker: str | None) -> Path:
+        before = call("Module.m.Linear.forward.0", tensor(7, A), inputs=(tensor(6, A),))
+        into = tensor(values[0], A, made_by=maker)
+        return made(tmp_path / folder, before, call(RELU, tensor(values[1], A), inputs=(into,)))
+
+    sides = run("ours", own, "parameter:x"), run("theirs", other, None)
+    (found,) = compare(*(sides[::-1] if is_swapped else sides))
+    assert (found.located.culprit and found.located.culprit.place.name) == culprit

@@ -31,7 +31,7 @@ from msprobe.pairing.keywords import with_keywords
 from msprobe.pairing.mapping import NO_MAPPINGS, Mappings, renaming
 from msprobe.pairing.match import NAMED_AS_BY_TORCH, Pair, Place, Rename, match
 from msprobe.pairing.numbers import mistrust
-from msprobe.pairing.other_tools import understood
+from msprobe.pairing.other_tools import understood, without_changed_inputs
 from msprobe.pairing.strays import Stray, sentences, strays
 from msprobe.pairing.stretch import stretches
 from msprobe.record import Leaf, Recording, content_key, slots
@@ -150,11 +150,15 @@ def compare_recordings(
     pairing = _pairing(target, golden, mappings, fuzzy=fuzzy, as_specified=as_specified)
     verdict = with_keywords(understood(pairing.verdict, target, golden), target, golden)
     is_one = verdict is pairing.table or (pairing.verdict is pairing.table and not as_specified)
-    table = match(target, golden, fuzzy=fuzzy, rename=verdict if is_one else pairing.table)
-    judged = table if is_one else match(target, golden, fuzzy=fuzzy, rename=verdict)
+    graphs = Graph(target), Graph(golden)
+
+    def matched(rename: Rename) -> list[Pair]:
+        return without_changed_inputs(match(target, golden, fuzzy=fuzzy, rename=rename), graphs)
+
+    table = matched(verdict if is_one else pairing.table)
+    judged = table if is_one else matched(verdict)
     findings = _findings(mode, table, target, golden, progress)
     judged_findings = findings if is_one else _judged_findings(mode, judged, findings, target, golden)
-    graphs = Graph(target), Graph(golden)
     unpaired = stretches(judged, target, golden, graphs)
     verdicts, precision, unequal = assess(judged_findings, graphs, unpaired)
     verdicts, changes = judge_changes(before, graphs, judged_findings, verdicts)

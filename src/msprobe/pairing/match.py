@@ -16,6 +16,7 @@ from msprobe.record import Leaf, Record, Recording, Side, is_float, number_type,
 
 _NO_CALL = "the golden run has no such call"
 _NOT_KNOWN = "it is not known what its counterpart is"
+_RECORDED_OTHERWISE = "the other tool records this gradient in another way"
 _OTHER_MEANING = "the two APIs may define this argument differently"
 _OTHER_PART = "one is a call of the model, the other is not"
 _NO_PLACE_THERE = "this call has no such place in the golden run"
@@ -25,6 +26,8 @@ _MOST_ALIGNED = 2_000  # calls of one name that are aligned by shape; more are t
 
 NAMED_AS_BY_TORCH = frozenset({"pytorch", "mindtorch"})  # frameworks whose APIs have the names of torch
 NOWHERE = "N/A"  # the golden name of what has no counterpart there
+ELSEWHERE = "recorded otherwise"  # the golden slot of what another tool records in a way of its own
+_UNPAIRED = MappingProxyType({NOWHERE: _NOT_KNOWN, ELSEWHERE: _RECORDED_OTHERWISE})
 
 
 def _unsaid(_name: CallName) -> str | None:
@@ -87,6 +90,11 @@ class Pair(NamedTuple):
         place = self.target or self.golden
         assert place is not None
         return place
+
+    @property
+    def is_recorded_otherwise(self) -> bool:
+        """Whether another tool recorded a gradient so that it cannot be compared."""
+        return self.unjudged == _RECORDED_OTHERWISE
 
     @property
     def is_one_sided(self) -> bool:
@@ -350,8 +358,8 @@ def _pairs(
             yield _single(place, singles)
         elif theirs is None:
             yield Pair(place, None, absent)
-        elif slots.get(slot) == NOWHERE:
-            yield Pair(place, None, _NO_PLACE_THERE, unjudged=_NOT_KNOWN)
+        elif (unjudged := _UNPAIRED.get(slots.get(slot, ""))) is not None:
+            yield Pair(place, None, _NO_PLACE_THERE, unjudged=unjudged)
         elif (other := counterparts.pop(slots.get(slot, slot), None)) is None:
             if not _lacks_buffers(theirs, place):
                 yield Pair(place, None, _NO_PLACE_THERE)
@@ -359,7 +367,7 @@ def _pairs(
             yield Pair(place, None, _TAKEN.format("place"))
         else:
             yield Pair(place, other, _obstacle(place.leaf, other.leaf))
-    unjudged = _NOT_KNOWN if NOWHERE in slots.values() else ""
+    unjudged = next((why for name, why in _UNPAIRED.items() if name in slots.values()), "")
     for place in counterparts.values():
         if place.name not in singles.found and not _lacks_buffers(ours, place):
             yield Pair(None, place, _NO_PLACE_HERE, unjudged=unjudged)

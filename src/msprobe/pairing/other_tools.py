@@ -4,7 +4,8 @@ Of an API it records the gradients that the last step of its backward graph give
 bias, input and transposed weight of a linear layer, one flattened gradient of a batched matmul, those of the
 logarithms of a cross entropy. Ours are those of the tensors that the API was given, in their order. Release
 26.2.0 records the gradients of parameters as they have accumulated, once for each accumulation; ours are
-those of the last backward pass.
+those of the last backward pass. The inputs of modules it describes after the module ran, so that those of a
+module that works in place are what it gave out.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from msprobe.graph import Graph
+from msprobe.graph_values import is_equal
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD
 from msprobe.operators import operator_of
-from msprobe.pairing.match import NOWHERE, Place, Rename, places, slot_of
+from msprobe.pairing.likeness import SAME_PARAMETERS, apart
+from msprobe.pairing.match import ELSEWHERE, Pair, Place, Rename, places, slot_of
 from msprobe.record import Leaf, Record, Recording
 
 Slots = Mapping[str, str]
+_CHANGED = "the other tool recorded this input after the module had changed it"
 _PYTORCH = "pytorch"  # in MindSpore its gradients are those of the tensors that an API was given, too
 
 
@@ -65,7 +70,7 @@ def _slots(others: Callable[[Record, Record], Slots], several: set[str]) -> Call
     def slots(ours: Record, theirs: Record) -> Slots:
         found = others(ours, theirs)
         if ours.name.direction == PARAMETERS_GRAD and ours.name.owner in several:
-            return dict.fromkeys(map(slot_of, places(ours)), NOWHERE)
+            return dict.fromkeys(map(slot_of, places(ours)), ELSEWHERE)
         if ours.name.direction == BACKWARD and not ours.name.is_module:
             return {**found, **gradient_slots(ours, theirs)}
         return found
@@ -74,9 +79,9 @@ def _slots(others: Callable[[Record, Record], Slots], several: set[str]) -> Call
 
 
 def gradient_slots(ours: Record, theirs: Record) -> dict[str, str]:
-    """Return the golden slot of each gradient of an API, by shapes; NOWHERE if that is not certain."""
+    """Return the golden slot of each gradient of an API, by shapes; ELSEWHERE if that is not certain."""
     here, there = ([place for place in places(record) if place.side == "output"] for record in (ours, theirs))
-    found = {slot_of(place): NOWHERE for place in here}
+    found = {slot_of(place): ELSEWHERE for place in here}
     mine, others = ([place for place in side if _is_tensor(place)] for side in (here, there))
     operator = operator_of(ours.name)
     if len(mine) != len(others) or operator.has_inner_steps:
@@ -100,3 +105,44 @@ def _by_shape(found: Sequence[Place]) -> dict[tuple[int, ...] | None, list[Place
     for place in found:
         groups[place.leaf.shape if place.leaf is not None else None].append(place)
     return groups
+
+
+# ---- inputs that were recorded too late ----
+
+
+def without_changed_inputs(pairs: list[Pair], graphs: tuple[Graph, Graph]) -> list[Pair]:
+    """Mark the inputs of modules that one tool described after the module had changed them.
+
+    `graphs`: of the target and of the golden run.
+    """
+    names_makers = [graph.is_recorded for graph in graphs]
+    if all(names_makers) or not any(names_makers):  # both are of one tool
+        return pairs
+    return [_marked(pair, other=names_makers.index(False)) for pair in pairs]
+
+
+def _marked(pair: Pair, other: int) -> Pair:
+    """Mark a pair if the run of the other tool shows the module's output where its input should be."""
+    name, both = pair.place.record.name, pair[:2]
+    if not name.is_module or name.direction != FORWARD or pair.place.side != "input":
+        return pair
+    late, own = both[other], both[1 - other]
+    if late is None or own is None or not _is_output(late) or _is_output(own):
+        return pair
+    error = apart(late, own)
+    if error is not None and error <= SAME_PARAMETERS:  # the module gave back its input in this run alone
+        return pair
+    return pair._replace(unjudged=_CHANGED)
+
+
+def _is_output(place: Place) -> bool:
+    """Whether an input looks like an output of its call, as far as statistics tell."""
+    leaf = place.leaf
+    outputs = (each.leaf for each in places(place.record) if each.side == "output")
+    return leaf is not None and any(
+        other is not None and other.is_tensor and _look_alike(leaf, other) for other in outputs
+    )
+
+
+def _look_alike(ours: Leaf, theirs: Leaf) -> bool:
+    return is_equal(ours, theirs) or (ours.shape, ours.stats) == (theirs.shape, theirs.stats)

@@ -39,8 +39,12 @@ def unjudged_ends(graph: Graph, findings: Sequence[Finding], verdicts: Sequence[
 
 
 def _ends(graph: Graph, findings: Sequence[Finding]) -> list[Place]:
-    """The gradients of the target's parameters; without any, the results that no recorded call uses."""
-    places = [f.pair.target for f in findings if f.pair.target is not None and f.pair.target.side == "output"]
+    """The gradients of the target's parameters; without any, the results that no recorded call uses.
+
+    A gradient that another tool records in a way of its own says nothing, whichever run is the target.
+    """
+    pairs = [finding.pair for finding in findings if not finding.pair.is_recorded_otherwise]
+    places = [pair.target for pair in pairs if pair.target is not None and pair.target.side == "output"]
     has_calls = any(not place.record.name.is_module for place in places)
     gradients, unused = [], []
     for place in places:
