@@ -17,7 +17,7 @@ from msprobe.name import FORWARD, CallName
 from msprobe.pairing.align import align
 from msprobe.pairing.chain import Candidate, heaviest
 from msprobe.pairing.likeness import Likeness
-from msprobe.pairing.mapping import NO_MAPPINGS, CellMapping, Mappings
+from msprobe.pairing.mapping import NO_MAPPINGS, CellMapping, Line, Mappings
 from msprobe.pairing.match import Certainty, match
 from msprobe.record import Header, Leaf, Record, Recording
 
@@ -289,6 +289,30 @@ def test_running_statistics_are_paired_across_frameworks(
     assert not any(f.pair.target is None for f in found.findings)  # MindSpore keeps no others
     named = found.located.culprit
     assert (named and named.place.name) == culprit
+
+
+def layer(name: str, value: float) -> list[Record]:
+    """A layer whose class has another name in the other framework."""
+    forward = call(f"{name}.forward.0", [tensor(1, 4, 3)], [tensor(2, 4, 3)], weight=tensor(3, 3, 3))
+    gradient = Record(CallName.parse(f"{name}.parameters_grad"), {"weight": [tensor(value, 3, 3)]})
+    return [forward, gradient]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "is_judged"),
+    [(CellMapping(), True), (CellMapping("cells.yaml", (Line("a.Dense", "b.Linear", 1),)), False)],
+)
+def test_mappings_that_name_nothing_leave_our_verdict_to_the_alignment(
+    mapping: CellMapping, is_judged: bool
+) -> None:
+    runs = (
+        recording(framework, *layer(name, value))
+        for framework, name, value in (("mindspore", "Cell.fc.Dense", 5), ("pytorch", "Module.fc.Linear", 4))
+    )
+    found = compare_recordings(*runs, mappings=NO_MAPPINGS._replace(cell=mapping))
+    assert all(None in (f.pair.target, f.pair.golden) for f in found.findings)  # the table knows no Linear
+    named = found.located.culprit
+    assert (named and named.place.name) == ("Cell.fc.Dense.parameters_grad.weight" if is_judged else None)
 
 
 X, Y = tensor(1.0, 2, 4), tensor(2.0, 2, 4)

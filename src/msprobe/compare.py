@@ -233,6 +233,8 @@ def _pairing(
     if mappings.align:
         aligned = align(target, golden)
         return _Pairing(named if as_specified else aligned, aligned)
+    if not share_names and mappings.names_nothing and mappings.align is not False:
+        return _Pairing(named, align(target, golden))
     why = mistrust(target, golden) if share_names and mappings.by_names else ""
     if not why:
         return _Pairing(named, named)

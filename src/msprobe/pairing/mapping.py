@@ -72,6 +72,13 @@ class Mappings(NamedTuple):
         """Whether no mapping was given, so that the names of calls are all that pairs them."""
         return self[:4] == (None,) * 4
 
+    @property
+    def names_nothing(self) -> bool:
+        """Whether -am or -cm were given, and only without a file: no call or module is named."""
+        given = [each for each in (self.api, self.cell) if each is not None]
+        is_general = not any(each.lines for each in given)
+        return bool(given) and is_general and self.data is None and self.layer is None
+
 
 NO_MAPPINGS = Mappings()
 

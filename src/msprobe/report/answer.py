@@ -207,7 +207,7 @@ def alignment(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if why:
         yield f"calls were aligned automatically, because {why}; --no-align pairs them by their numbers"
     if not all(each.in_table for each in found):
-        yield "the table pairs calls by their numbers, as specified; this answer and its verdicts do not"
+        yield "the table pairs calls as specified; this answer and its verdicts pair them by what they do"
     yield (
         f"aligned without a mapping: {paired} of the target's {counted(calls, 'call')}, {len(doubtful)} of "
         f"them with less than {100 * DOUBTFUL:.0f} % confidence; --save_mapping FILE writes the pairs"
