@@ -229,7 +229,9 @@ def test_calls_that_share_a_weight_below_autocast_have_shares_of_their_own(
     debugger.start()
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
         outputs = [F.linear(x, w, b) for x in inputs]
-    sum(((number + 1) * y.float().sin() for number, y in enumerate(outputs)), torch.zeros(())).sum().backward()
+    sum(
+        ((number + 1) * y.float().sin() for number, y in enumerate(outputs)), torch.zeros(())
+    ).sum().backward()
     debugger.stop()
     debugger.step()
     data = probe.data()
