@@ -455,7 +455,8 @@ def test_a_parameter_that_differs_after_a_step_that_parted_is_no_news(tmp_path: 
             call(f"Torch.op{n}.0.forward", tensor(1 + after), inputs=(tensor(1 + before),))
             for n, (before, after) in enumerate(pairwise(ends))
         ]
-        then = [call("Torch.linear.0.forward", tensor(weight), inputs=(tensor(weight),))]
+        parameter = tensor(weight)._replace(requires_grad=True)
+        then = [call("Torch.linear.0.forward", tensor(weight), inputs=(parameter,))]
         return made_steps(folder, slow, then)
 
     grown = run(tmp_path / "t", [3e-7, 9e-6, 2e-4], MUCH)

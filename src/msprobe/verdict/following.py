@@ -81,6 +81,10 @@ def _made_by(verdict: Verdict, culprit: str) -> Verdict:
     return verdict._replace(level=PASSED_ON, reason=text)
 
 
+def _is_unlikely(verdict: Verdict) -> bool:
+    return (verdict.error or 0.0) > (verdict.tolerance or 0.0) + LIKELY * (verdict.reached or 0.0)
+
+
 def shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int, Verdict]) -> bool:
     """Whether a setting that differs may have had an effect: unless all outputs are explained without it."""
     if not outputs or operator.changes_state or call[0].place.record.name.direction != FORWARD:
@@ -91,9 +95,8 @@ def shows_effect(operator: Operator, call: Sequence[Seen], outputs: Mapping[int,
     others = (seen for seen in call if not seen.is_output and seen.value.is_known)
     if differs and any(map(has_other_count, others)):
         return True
-    if any(s.value.sight == "value" and not s.value.agrees for s in call if not s.is_output) and any(
-        (v.error or 0.0) > (v.tolerance or 0.0) + LIKELY * (v.reached or 0.0) for v in outputs.values()
-    ):
-        return True  # something was set otherwise: what is merely possible does not excuse the outputs
+    is_set = any(s.value.sight == "value" and not s.value.agrees for s in call if not s.is_output)
+    if is_set and not operator.plain and any(map(_is_unlikely, outputs.values())):
+        return True  # what is merely possible does not excuse the outputs of a call that is set otherwise
     levels = {verdict.level for verdict in outputs.values()}
     return levels == {NOT_JUDGED} or bool(levels & {ORIGINATED, CANNOT_TELL})

@@ -408,7 +408,7 @@ def _is_state(place: Place) -> bool:
         return leaf.made_by.lstrip("~").startswith(_STATE)
     return (
         place.side in ("parameters", "buffers")
-        or bool(leaf.requires_grad)
+        or leaf.requires_grad is not False
         or part_of(place.record) == OPTIMIZER
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from msprobe.graph import Graph, Spot
 from msprobe.name import BACKWARD, slot_name
+from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair
 from msprobe.record import slots
 from msprobe.verdict.levels import ENTERED, PASSED_ON, ROUNDING, SAME, Verdict
@@ -110,9 +111,14 @@ class _Side:
             slot for slot, side, leaf in found if side == "output" and leaf is not None and leaf.is_tensor
         ]
 
+    def _takes_values(self, record: str) -> bool:
+        """Whether a call computes with the values of its arguments, not only with their shapes."""
+        operator = operator_of(self._records[record].name)
+        return operator.kind != "makes" and not operator.is_shape
+
     def _users(self, record: str, slot: str) -> Iterator[Spot]:
         """Where an output goes in; a gradient goes into the backward call of what made its argument."""
-        uses = self._graph.users(record, slot)
+        uses = [use for use in self._graph.users(record, slot) if self._takes_values(use[0])]
         yield from uses
         if uses or self._records[record].name.direction != BACKWARD:
             return
