@@ -469,6 +469,9 @@ class _Judge:
         mixed = len(units - {0.0}) > 1 or unit > max(own_units, default=SINGLE)
         if any(argument.value.is_equal is None for argument in arguments):
             reach = reach._replace(is_exact=False)  # it is not known whether exactly the same went in
+        if any(map(self._is_changed_state, arguments)):
+            # An optimizer adds up what goes into these calls: such errors have much in common with it.
+            reach = reach._replace(most=math.inf)
         own = own_rounding(reach, value.norm, unit, mixed)
         reached = reach.of(largest)
         flipped = flipped_by_decisions(reach, value, arguments, largest, sources)
@@ -508,6 +511,12 @@ class _Judge:
             is_cancelled=reach.size > 16 * value.norm,
         )
         return by_tests(verdict, seen, list(alone), worst, differing, sources)
+
+    def _is_changed_state(self, argument: Argument) -> bool:
+        """Whether an argument is a parameter or buffer that differs by more than rounding."""
+        if argument.spot is None or not argument.value.relative > unit_tolerance(argument.value):
+            return False
+        return any(maker.kind in ("parameter", "buffer") for maker in self._graphs[0].makers(*argument.spot))
 
     def _lone(self, seen: Seen) -> Verdict:
         """The verdict of an output that only one run has."""

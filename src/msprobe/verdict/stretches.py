@@ -252,8 +252,8 @@ class _Passage:
         return math.fsum(self._made(maker, unknown) for maker in makers) if makers else unknown
 
     def _made(self, maker: Maker, unknown: float) -> float:
-        if maker.kind != "call":
-            return self._state.get((self._number, maker.name), 0.0)
+        if maker.kind != "call":  # a parameter of one run only may be as far off as anything else
+            return self._state.get((self._number, maker.name), unknown)
         known = self._error_of(self._number, maker.name, maker.slot)
         return self._errors.get((maker.name, maker.slot), unknown) if known is None else known
 
