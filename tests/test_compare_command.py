@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from made_runs import call, made, tensor
 from msprobe.cli.main import main
 from msprobe.config import Scene, load
 from msprobe.errors import UsageError
+from msprobe.record import Record
 
 
 def run(folder: Path, *values: float, **place: Any) -> Path:
@@ -113,6 +118,84 @@ def test_junit_has_a_test_for_each_call(tmp_path: Path) -> None:
         'Torch.<b>&"\ufffd.0.forward': ["skipped"],
         "Torch.b.0.forward": ["skipped"],
     }
+
+
+def unclear(tmp_path: Path) -> list[str]:
+    """Two runs whose only difference beyond rounding is a shape whose maker was not recorded."""
+
+    def records(value: float, length: int) -> list[Record]:
+        chosen = tensor(1, (length, 4))
+        first = call("Torch.op0.0.forward", tensor(value), inputs=(tensor(1),))
+        return [first, call("Torch.expert.0.forward", chosen, inputs=(chosen,))]
+
+    target, golden = made(tmp_path / "t", *records(1 + 2e-7, 3)), made(tmp_path / "g", *records(1, 4))
+    return [str(target), str(golden)]
+
+
+def few_ends(tmp_path: Path) -> list[str]:
+    """Two runs that agree in one of the four results that the target ends with."""
+    ends = [call(f"Torch.op{n}.0.forward", tensor(n + 1)) for n in range(4)]
+    return [str(made(tmp_path / "t", *ends)), str(made(tmp_path / "g", ends[0]))]
+
+
+UNKNOWN = (
+    "it cannot be told whether this differs by more than rounding: Torch.expert.0.forward.input.0: its shape"
+)
+FEW = "only 1 of the 4 results that the target ends with (losses and gradients) could be judged"
+
+
+@pytest.mark.spec("P22", "CLI")
+@pytest.mark.parametrize(
+    ("made_runs", "case", "reason"),
+    [
+        (unclear, "Torch.expert.0.forward", UNKNOWN),
+        (few_ends, "the comparison as a whole", f"it cannot be told whether the runs diverge: {FEW}"),
+    ],
+)
+def test_what_cannot_be_told_is_no_pass_for_programs(
+    tmp_path: Path,
+    made_runs: Callable[[Path], list[str]],
+    case: str,
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target, golden = made_runs(tmp_path)
+    junit, request = tmp_path / "junit.xml", tmp_path / "compare.json"
+    request.write_text(json.dumps({"npu_path": target, "bench_path": golden}))
+    words = ["-i", str(request), "-o", str(tmp_path / "out"), "--junit", str(junit)]
+    assert main(["compare", *words, "--fail-on", "divergence"]) == 1
+    suite, whole = ElementTree.parse(junit).getroot()
+    (skipped,) = (child for each in suite if each.attrib["name"] == case for child in each)
+    assert skipped.tag == "skipped" and skipped.attrib["message"].startswith(reason)
+    assert (whole.attrib["tests"], whole.attrib["errors"]) == ("1", "1")
+    ((error,),) = whole
+    screen = capsys.readouterr().out
+    assert error.tag == "error"
+    assert f"\n{error.attrib['message']}\n" in screen  # the first line of the answer
+    assert error.attrib["message"].startswith("It cannot be told whether the runs diverge: ")
+    assert f"{case}: {reason}" in screen and f"{case}: agrees" not in screen
+
+
+def test_a_reader_that_stops_early_leaves_the_files_for_programs(
+    tmp_path: Path, runs: tuple[str, str]
+) -> None:
+    """As `msprobe compare ... --json FILE | head -4`, whose pipe is closed while the answer is written."""
+    files = tmp_path / "summary.json", tmp_path / "junit.xml"
+    command = [
+        "compare",
+        *runs,
+        "-o",
+        str(tmp_path / "out"),
+        "--json",
+        str(files[0]),
+        "--junit",
+        str(files[1]),
+    ]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        subprocess.run([sys.executable, "-u", "-m", "msprobe", *command], stdout=closed, check=False)
+    assert all(file.stat().st_size for file in files)
 
 
 def test_what_to_record_next_is_a_valid_configuration(tmp_path: Path, runs: tuple[str, str]) -> None:

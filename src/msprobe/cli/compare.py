@@ -50,13 +50,14 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msprobe.cli.progress import progress
 from msprobe.errors import UsageError
 from msprobe.screen import harmless
 
 if TYPE_CHECKING:
+    from msprobe.compare_kernels import KernelsCompared
     from msprobe.compare_request import Request
     from msprobe.compare_runs import Replay
     from msprobe.pairing.mapping import Mappings
@@ -145,7 +146,7 @@ def _add_mappings(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from msprobe.compare_runs import Options, compare_runs
-    from msprobe.report.files import wanted_in, write_junit, write_summary
+    from msprobe.report.files import wanted_in
 
     if arguments.save_mapping is not None and not arguments.save_mapping.endswith((".yaml", ".yml")):
         raise UsageError(
@@ -174,15 +175,26 @@ def run(arguments: argparse.Namespace) -> int:
         _replay(arguments) if arguments.replay else None,
     )
     compared = compare_runs(request.target, request.golden, wanted, options, progress("comparing"))
-    if request.loud:
-        _log_calls(compared.outcomes)
-    for line in compared.told():
-        print(harmless(line))
-    if arguments.json is not None:
-        write_summary(Path(arguments.json), compared.outcomes, compared.files())
-    if arguments.junit is not None:
-        write_junit(Path(arguments.junit), compared.outcomes)
+    try:
+        _write_for_programs(arguments, compared.outcomes, compared.files())
+    finally:  # the answer is shown even if these files cannot be written
+        if request.loud:
+            _log_calls(compared.outcomes)
+        for line in compared.told():
+            print(harmless(line))
     return _status(compared.outcomes, arguments.fail_on or ())
+
+
+def _write_for_programs(
+    arguments: argparse.Namespace, outcomes: Sequence[Outcome], files: dict[str, Any]
+) -> None:
+    """Write JSON and JUnit; this comes before the screen, whose reader may close it early (`| head`)."""
+    from msprobe.report.files import write_junit, write_summary
+
+    if arguments.json is not None:
+        write_summary(Path(arguments.json), outcomes, files)
+    if arguments.junit is not None:
+        write_junit(Path(arguments.junit), outcomes)
 
 
 def _replay(arguments: argparse.Namespace) -> Replay:
@@ -222,8 +234,7 @@ def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
 def _run_kernels(arguments: argparse.Namespace, request: Request) -> int:
     """The kernels of graphs; there is no choice of how to pair them."""
     from msprobe.compare_kernels import compare_kernels
-    from msprobe.report.answer import answer
-    from msprobe.report.files import wanted_in, write_junit, write_summary
+    from msprobe.report.files import wanted_in
 
     given = _given(arguments, _NOT_FOR_KERNELS)
     if given:
@@ -234,7 +245,18 @@ def _run_kernels(arguments: argparse.Namespace, request: Request) -> int:
     wanted = wanted_in(arguments.output_path, as_csv=arguments.csv)
     found = list(compare_kernels(request, wanted, with_cases=arguments.junit is not None))
     outcomes = [compared.outcome for compared in found]
-    for line in answer(outcomes):
+    files = [{"table": str(compared.table), "page": None, "advice": None} for compared in found]
+    try:
+        _write_for_programs(arguments, outcomes, {"reports": files})
+    finally:
+        _show_kernels(found)
+    return _status(outcomes, arguments.fail_on or ())
+
+
+def _show_kernels(found: Sequence[KernelsCompared]) -> None:
+    from msprobe.report.answer import answer
+
+    for line in answer([compared.outcome for compared in found]):
         print(harmless(line))
     print("\nBy the fixed rules of the specification:")
     for compared in found:
@@ -242,12 +264,6 @@ def _run_kernels(arguments: argparse.Namespace, request: Request) -> int:
     print()
     for compared in found:
         print(harmless(f"wrote {compared.table}"))
-    if arguments.json is not None:
-        files = [{"table": str(compared.table), "page": None, "advice": None} for compared in found]
-        write_summary(Path(arguments.json), outcomes, {"reports": files})
-    if arguments.junit is not None:
-        write_junit(Path(arguments.junit), outcomes)
-    return _status(outcomes, arguments.fail_on or ())
 
 
 def _request(arguments: argparse.Namespace) -> Request:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msprobe import __version__
+from msprobe.report.answer import headline
 from msprobe.report.table import SURROGATE
 from msprobe.verdict.comparison import Aligned, Case, Outcome
 from msprobe.verdict.levels import LEVELS
@@ -159,7 +160,11 @@ def _number(value: float | None) -> float | str | None:
 
 
 def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
-    """One test suite for each step and rank, one test for each call; a call that made a difference fails."""
+    """Yield a test suite for each step and rank, with a test for each call; one that made a difference fails.
+
+    Where it cannot be told whether the runs diverge, a suite of its own has one test, which is in error. It
+    fails where they diverge and no call of the table is the one that made it.
+    """
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="msprobe compare">\n'
     for outcome in outcomes:
         kinds = Counter(case.outcome for case in outcome.cases)
@@ -169,7 +174,21 @@ def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
         for case in outcome.cases:
             yield _case(case).encode()
         yield b"</testsuite>\n"
+    whole = _whole(outcomes)
+    if whole is not None:
+        counts = f'tests="1" failures="{int(whole.outcome == "failure")}" skipped="0"'
+        yield f'<testsuite name="all steps and ranks" {counts} '.encode()
+        yield f'errors="{int(whole.outcome == "error")}">\n{_case(whole)}</testsuite>\n'.encode()
     yield b"</testsuites>\n"
+
+
+def _whole(outcomes: Sequence[Outcome]) -> Case | None:
+    """Return the test of all steps and ranks, if the tests of single calls do not say that they diverge."""
+    answer = diverged([outcome.located for outcome in outcomes])
+    if answer == "cannot tell" or not any(outcome.judged for outcome in outcomes):
+        return Case("divergence", "error", headline(outcomes))
+    has_failed = any(case.outcome == "failure" for outcome in outcomes for case in outcome.cases)
+    return Case("divergence", "failure", headline(outcomes)) if answer and not has_failed else None
 
 
 def _case(case: Case) -> str:

@@ -10,13 +10,15 @@ from typing import Any, Literal, NamedTuple
 from msprobe.analyse.judge import UNMATCHED, Finding
 from msprobe.pairing.match import Certainty, Pair
 from msprobe.record import Recording
-from msprobe.verdict.levels import NOT_JUDGED, Verdict
+from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, Verdict
 from msprobe.verdict.locate import Located
 from msprobe.verdict.optimizer import StepState, state_of
 from msprobe.verdict.precision import Precision
 from msprobe.verdict.replay_evidence import ReplayCount
 
 DOUBTFUL = 0.8  # below it a pair should be looked at
+_UNKNOWN = "it cannot be told whether this differs by more than rounding"
+_WHOLE = "the comparison as a whole"  # the name of a case that is no call
 
 
 def labelled(step: int | None, rank: int | None) -> str:
@@ -28,7 +30,7 @@ class Case(NamedTuple):
     """One call as a test: did it make a difference?"""
 
     call: str
-    outcome: Literal["", "failure", "skipped"]
+    outcome: Literal["", "failure", "error", "skipped"]
     reason: str = ""
 
 
@@ -143,9 +145,14 @@ class Comparison(NamedTuple):
             places = list(call)
             name = str(places[0][0].pair.place.record.name)
             origins = [f"{f.pair.place.name}: {v.reason}" for f, v in places if v.is_origin]
+            unknown = [f"{f.pair.place.name}: {v.reason}" for f, v in places if v.level == CANNOT_TELL]
             if origins:
                 yield Case(name, "failure", "; ".join(origins))
+            elif unknown:
+                yield Case(name, "skipped", f"{_UNKNOWN}: {'; '.join(unknown)}")
             elif all(verdict.level == NOT_JUDGED for _, verdict in places):
                 yield Case(name, "skipped", places[0][1].reason)
             else:
                 yield Case(name, "")
+        if self.located.gap:
+            yield Case(_WHOLE, "skipped", f"it cannot be told whether the runs diverge: {self.located.gap}")

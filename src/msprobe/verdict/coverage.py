@@ -12,7 +12,6 @@ from msprobe.analyse.judge import Finding
 from msprobe.graph import Graph
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD
 from msprobe.pairing.match import Place
-from msprobe.plural import counted
 from msprobe.record import is_float
 from msprobe.verdict.levels import NOT_JUDGED, Verdict
 
@@ -34,8 +33,12 @@ def unjudged_ends(graph: Graph, findings: Sequence[Finding], verdicts: Sequence[
     ends = [levels[place.name] != NOT_JUDGED for place in _ends(graph, findings)]
     if 2 * sum(ends) >= len(ends):
         return ""
-    what = counted(len(ends), "result")
-    return f"only {sum(ends)} of the {what} that the target ends with, losses and gradients, could be judged"
+    if len(ends) == 1:
+        return "the only result that the target ends with, a loss or a gradient, could not be judged"
+    share = f"only {sum(ends)}" if any(ends) else "none"
+    return (
+        f"{share} of the {len(ends)} results that the target ends with (losses and gradients) could be judged"
+    )
 
 
 def _ends(graph: Graph, findings: Sequence[Finding]) -> list[Place]:
