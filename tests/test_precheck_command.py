@@ -382,6 +382,38 @@ def test_the_same_result_twice_passes(whole: Path, tmp_path: Path) -> None:
     assert {"绝对阈值法", "二进制一致法", "ULP误差比对法", "标杆比对法"} <= standards
 
 
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_check_of_nothing_is_no_pass(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], resumes: bool
+) -> None:
+    """A white list of another net; also where the table of such a check is taken up again."""
+    config = tmp_path / "config.json"
+    example = json.loads(EXAMPLE.read_text())
+    config.write_text(json.dumps(example | {"run_ut": {"white_list": ["conv2d"]}}))
+    words = ["run_ut", "-api_info", small, "-config", config, "-o", tmp_path]
+    assert run(*words) == 2
+    if resumes:
+        assert run(*words, "-csv_path", only(tmp_path, RESULT)) == 2
+    screen, sentence = capsys.readouterr()
+    assert re.search(r"Skip +4\n", screen)
+    assert sentence.strip().rpartition("\n")[2] == (
+        "msprobe: No call was judged: 4 calls were skipped: API in black list or not in white list."
+    )
+
+
+def test_tables_without_a_common_row_are_no_pass(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, other = only(whole, DETAILS), tmp_path / "other.csv"
+    other.write_text(path.read_text(encoding="utf-8-sig").replace("ward.", "ward.x."), encoding="utf-8-sig")
+    assert run("api_precision_compare", "-npu", path, "-gpu", other, "-o", tmp_path) == 2
+    screen, sentence = capsys.readouterr()
+    assert screen.startswith("0 results judged: 0 pass, 0 fail\n")
+    assert sentence == (
+        "msprobe: No result was judged: the two tables have no row in common. Are they of one recording?\n"
+    )
+
+
 def test_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.csv"
     path.write_text("a,b\n1,2\n")

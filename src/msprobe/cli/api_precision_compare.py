@@ -10,7 +10,8 @@ example:
   msprobe -f pytorch api_precision_compare -npu npu/accuracy_checking_details_20260101120000.csv \\
           -gpu gpu/accuracy_checking_details_20260101130000.csv -o ./out
 
-exit status: 0 all pass, 1 if there is an error, 2 for a mistake in the command or its input
+exit status: 0 no result is wrong, 1 if there is an error, 2 for a mistake in the command or its input, and if
+no result was judged
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 from pathlib import Path
 
 from msprobe.cli.run_ut import must_be_pytorch
+from msprobe.errors import UsageError
 from msprobe.screen import harmless
 
 SUMMARY = "judge two results of run_ut by the standard of each API"
@@ -52,4 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     )
     for line in compared.told():
         print(harmless(line))
+    if compared.nothing_judged:
+        raise UsageError(compared.nothing_judged)
     return 1 if compared.failed else 0

@@ -21,7 +21,8 @@ examples:
   msprobe -f pytorch run_ut -api_info dump.json -csv_path ./out/accuracy_checking_result_20260101120000.csv
   msprobe -f pytorch run_ut -config online.json -o ./out
 
-exit status: 0 all pass, 1 if there is an error or a call ended its process, 2 for a mistake in the command
+exit status: 0 no call is wrong, 1 if there is an error or a call ended its process, 2 for a mistake in the
+command, and if no call was judged
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ def run(arguments: argparse.Namespace, workers: int | None = None) -> int:
     for line in summary(checked):
         print(harmless(line))
     _tell_errors(checked)
+    if checked.nothing_judged:
+        raise UsageError(checked.nothing_judged)
     return 1 if checked.failed else 0
 
 
@@ -150,6 +153,8 @@ def _run_online(arguments: argparse.Namespace, section: RunUt, options: Options)
     outcome = check_online(section, arguments.out_path, options)
     for line in outcome.told():
         print(harmless(line))
+    if outcome.nothing_judged:
+        raise UsageError(outcome.nothing_judged)
     return 1 if outcome.failed else 0
 
 

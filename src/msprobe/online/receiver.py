@@ -62,6 +62,13 @@ class Outcome(NamedTuple):
     def failed(self) -> bool:
         return self.lost > 0 or any(one.counts.get(ERROR) for one in self.ended)
 
+    @property
+    def nothing_judged(self) -> str:
+        """Return, in a sentence, that this check says nothing; empty if it judged a call or failed."""
+        if self.failed or any(one.counts.get(PASS) for one in self.ended):
+            return ""
+        return "No call was judged: look at the tables and the log of training for what was sent and skipped."
+
     def told(self) -> Iterator[str]:
         for one in self.ended:
             counts = ", ".join(f"{one.counts.get(status, 0)} {status}" for status in _STATUSES)

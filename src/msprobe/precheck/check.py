@@ -64,6 +64,24 @@ class Checked(NamedTuple):
     def failed(self) -> bool:
         return self.lost > 0 or self.count(ERROR) > 0
 
+    @property
+    def nothing_judged(self) -> str:
+        """Return, in a sentence, why this check says nothing; empty if it judged a call or failed."""
+        if self.failed or self.count(PASS):
+            return ""
+        unknown, reasons = self.count(CANNOT_TELL), Counter(map(_first_sentence, self.skipped_calls()))
+        parts = [f"{counted(unknown, 'call')} cannot be told"] if unknown else []
+        if reasons:
+            reason, count = reasons.most_common(1)[0]
+            number = counted(reasons.total(), "call", "were")
+            which = "" if len(reasons) == 1 else f", {count} of them because of this"
+            parts.append(f"{number} skipped{which}: {reason.rstrip('. ')}")
+        return f"No call was judged: {'; '.join(parts)}."
+
+    def skipped_calls(self) -> Iterator[Summed]:
+        """The calls that neither side of was judged."""
+        return (call for call in self.summed if status_of(call) == SKIP)
+
 
 def status_of(call: Summed) -> str:
     """Return the verdict on the whole call: the worse of its two sides; one that was skipped does not count.
@@ -236,7 +254,7 @@ def summary(checked: Checked) -> Iterator[str]:
         ],
     )
     yield from _table("APIs", _coverage(checked.summed))
-    reasons = Counter(_first_sentence(call) for call in checked.summed if status_of(call) == SKIP)
+    reasons = Counter(map(_first_sentence, checked.skipped_calls()))
     if reasons:
         yield from _table("Skipped", reasons.most_common())
 

@@ -66,6 +66,19 @@ class ComparedDetails(NamedTuple):
     def failed(self) -> bool:
         return any(place.verdict == ERROR for place in self.places)
 
+    @property
+    def nothing_judged(self) -> str:
+        """Return, in a sentence, why this comparison says nothing; empty if a result was judged."""
+        if any(place.verdict in (PASS, ERROR) for place in self.places):
+            return ""
+        if all(place.message == _NOT_THERE for place in self.places):
+            return "No result was judged: the two tables have no row in common. Are they of one recording?"
+        unknown = sum(place.verdict == CANNOT_TELL for place in self.places)
+        rest = (
+            f"{counted(len(self.places) - unknown, 'row', 'were')} skipped on one side or is there only once"
+        )
+        return f"No result was judged: {rest}, {unknown} cannot be told."
+
     def told(self) -> Iterator[str]:
         judged = [place for place in self.places if place.verdict != SKIP]
         wrong = [place for place in judged if place.verdict == ERROR]
