@@ -567,7 +567,7 @@ def test_noise_in_bfloat16_names_no_sound_call_and_says_what_it_cannot_tell(
     assert ", 0 not" in summary
     if mode == "bit_noise":
         assert "the change of the input is as large as rounding in bfloat16" in summary
-        assert "Use improve_precision in half precision." in summary
+        assert "rounding in bfloat16; use improve_precision instead." in summary
     if stage == "forward":
         assert rows(probe)  # the specified rule has rows of sound calls
 
@@ -575,7 +575,49 @@ def test_noise_in_bfloat16_names_no_sound_call_and_says_what_it_cannot_tell(
 def test_noise_that_changes_nothing_cannot_tell(probe: Probe, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     checked(probe, lambda: torch.exp(torch.tensor([3.0, 5.0])), "add_noise", list=["exp"])
-    assert "the noise is smaller than the last bit of float32, so that it changes nothing" in caplog.text
+    reason = "the noise is smaller than the last bit of float32, so that it changes nothing"
+    assert f"{reason}; use bit_noise instead." in caplog.text  # improve_precision checks nothing in float32
+
+
+def test_places_that_are_exchanged_accuse_no_sound_call(
+    probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What most calls give depends on where the numbers stand, as in a product of matrices."""
+    caplog.set_level(logging.INFO)
+    mask = torch.tensor([[0.0, -torch.inf], [1.0, 2.0]])
+
+    def work() -> None:
+        half_net(torch.float32).backward()
+        torch.unique_consecutive(torch.exp(mask))
+        torch.nonzero(mask)
+
+    checked(probe, work, "change_value")
+    assert named(caplog) == []
+    (summary,) = [text for text in caplog.messages if text.startswith("step 0: free_benchmark made")]
+    assert ", 0 not" in summary and "may depend on where single numbers stand" in summary
+
+
+@pytest.mark.parametrize("call", ["sum", "mean", "norm"])
+def test_a_reduction_that_minds_the_order_is_named(
+    probe: Probe, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    """A kernel that leaves out the last number of a tensor."""
+
+    class Short(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(args[0][:-1], *args[1:], **(kwargs or {})) if args[0].ndim else func(*args)
+
+    x = torch.linspace(1.0, 2.0, 64)
+    with Short():
+        checked(probe, lambda: getattr(torch, call)(x), "change_value", list=[call])
+    assert named(caplog) == [f"Torch.{call}.0.forward"]
+
+
+def test_a_reduction_that_does_not_is_stable(probe: Probe, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    x = torch.linspace(1.0, 2.0, 64)
+    checked(probe, lambda: [torch.sum(x), torch.mean(x), torch.norm(x), torch.amax(x)], "change_value")
+    assert "made 4 calls again (change_value): 4 stable, 0 not." in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

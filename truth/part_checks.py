@@ -75,7 +75,7 @@ UT_ROWS = {
         "silu_back_rolled",
     ),
 }
-SOUND_MODES = ("improve_precision", "add_noise", "bit_noise", "no_change")
+SOUND_MODES = ("improve_precision", "add_noise", "bit_noise", "no_change", "change_value")
 
 
 def suite() -> Suite:

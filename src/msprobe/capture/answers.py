@@ -15,10 +15,12 @@ from msprobe.analyse.stability import Difference
 from msprobe.capture.second_verdict import (
     NOISES,
     REFERENCES,
+    SWAPS,
     Numbers,
     Verdict,
     judge_noise,
     judge_reference,
+    judge_swap,
     worst,
 )
 from msprobe.config import FreeBenchmark
@@ -134,12 +136,13 @@ class Judge:
         self, name: CallName, one: _Values, other: _Values, by_rule: Difference, index: int, second: Second
     ) -> Verdict:
         mode = self._section.pert_mode
-        if by_rule.remark == stability.SHAPE:
+        if by_rule.remark == stability.SHAPE and mode != SWAPS:
             return Verdict(ERROR, "The shape changes.")
+        dtype, limit = self._computes_in(one.dtype, second), self._limit(name, one.dtype)
         if mode in NOISES:
-            limit = self._limit(name, one.dtype)
-            return judge_noise(one.shaped, other.shaped, limit, second.change, by_rule)
-        dtype = self._computes_in(one.dtype, second)
+            return judge_noise(one.shaped, other.shaped, limit, second.change, by_rule, dtype)
+        if mode == SWAPS:
+            return judge_swap(name, one.shaped, other.shaped, limit, by_rule)
         if mode not in REFERENCES or dtype not in PRECISIONS:
             return Verdict(PASS if by_rule.consistent else ERROR)
 

@@ -14,7 +14,6 @@ from msprobe.capture.answers import Answer, Finding, Judge, Second, answers_of, 
 from msprobe.capture.calls import Again, Counts, Guard, Mark, Thread
 from msprobe.capture.chosen import Chosen
 from msprobe.capture.second_gradients import SecondGradients
-from msprobe.capture.second_verdict import NOISES
 from msprobe.config import FreeBenchmark
 from msprobe.log import logger, set_rank
 from msprobe.metrics.rounding import CANNOT_TELL, ERROR, PASS
@@ -46,6 +45,7 @@ CHANGES_ITS_ARGUMENT = "in place, so that their output cannot be exchanged"
 RUNS_AGAIN = "of checkpointed code that backward runs again"
 ONLY_COUNTED = "counted in the first step of the preheating"
 NO_GRADIENT = "outside every graph"
+_MOST_REASONS = 3  # for which nothing can be told; of improve_precision each call may have its own
 
 
 class Bench:
@@ -340,11 +340,8 @@ class Check:
             f"step {step}: free_benchmark made {made} again ({mode}): {stable} {done}, {moved} not"
             f"{f', {unknown} cannot be told' if unknown else ''}."
         ]
-        if unknown:
-            reason = self._unknown.most_common(1)[0][0]
-            told.append(f"{mode} cannot tell {counted(unknown, 'call')}: {reason.rstrip('.')}.")
-            if mode in NOISES:
-                told.append("Use improve_precision in half precision.")
+        for reason, count in self._unknown.most_common(_MOST_REASONS):
+            told.append(f"{mode} cannot judge {counted(count, 'call')}: {reason.rstrip('.')}.")
         if others:
             reasons = "; ".join(f"{counted(count, 'call', 'are')} {reason}" for reason, count in others)
             told.append(f"Not made again: {reasons}.")

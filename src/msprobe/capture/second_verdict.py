@@ -9,7 +9,11 @@ whole answer is judged, by the norm of the difference:
     add_noise, bit_noise        the answer may move by 64 times the change of the input, by four roundings, or
                                 by the limit of the specified rule, whichever is most; where that is more than
                                 a tenth of the answer, or the noise changes nothing, the mode cannot tell
-    change_value, no_change     the specified rule
+    change_value                the answer may move by four roundings, or by the limit of the specified rule;
+                                where it moves further, only the sum, mean, norm or the like of a whole tensor
+                                is named, as it does not depend on the order of the numbers; else the mode
+                                cannot tell
+    no_change                   the specified rule
 """
 
 from __future__ import annotations
@@ -28,14 +32,33 @@ from msprobe.metrics.rounding import (
     Evidence,
     judge_rounding,
 )
+from msprobe.name import CallName
+from msprobe.operators import operator_of
 from msprobe.store.dtypes import Array
 
 REFERENCES = ("improve_precision", "to_cpu")  # modes whose second answer is the better one
 NOISES = ("add_noise", "bit_noise")
+SWAPS = "change_value"
+_WITHOUT_ORDER = frozenset(  # of a whole tensor they give one number that does not depend on its order
+    [
+        *("sum", "nansum", "mean", "nanmean", "prod", "var", "std", "logsumexp"),
+        *("max", "min", "amax", "amin", "median", "all", "any", "countnonzero"),
+        *("norm", "vectornorm", "frobeniusnorm"),
+    ]
+)
 
-NO_CHANGE = "the noise is smaller than the last bit of {dtype}, so that it changes nothing"
-AS_LARGE_AS_ROUNDING = "the change of the input is as large as rounding in {dtype}"
+NO_CHANGE = (
+    "the noise is smaller than the last bit of {dtype}, so that it changes nothing; use {mode} instead"
+)
+AS_LARGE_AS_ROUNDING = (
+    "the change of the input is as large as rounding in {dtype}; use improve_precision instead"
+)
+OF_POSITIONS = (
+    "what a call gives may depend on where single numbers stand, and this mode judges only what does not, "
+    "such as the sum, the mean or the norm of a whole tensor; use bit_noise or improve_precision instead"
+)
 
+_FINE = ("float32", "float64")  # in these a flipped last bit is small enough to be judged
 _GAIN = 64.0  # how many times the change of an input an answer may move
 _ROUNDINGS = 4.0
 _TELLS_NOTHING = 0.1
@@ -81,9 +104,13 @@ def judge_reference(
 
 
 def judge_noise(
-    original: Numbers, second: Numbers, limit: float, change: float, by_rule: Difference
+    original: Numbers, second: Numbers, limit: float, change: float, by_rule: Difference, dtype: str
 ) -> Verdict:
-    """Judge how far an answer moves when an input changes by `change` of its size; `limit`: of the rule."""
+    """Judge how far an answer moves when an input changes by `change` of its size.
+
+    limit     of the specified rule
+    dtype     the coarsest that the call computes in
+    """
     precision = PRECISIONS.get(original.dtype)
     if precision is None or original.array.shape != second.array.shape:
         return Verdict(PASS if by_rule.consistent else ERROR)
@@ -91,13 +118,29 @@ def judge_noise(
     if error.mismatched:
         return Verdict(ERROR)
     if not change:
-        return Verdict(CANNOT_TELL, NO_CHANGE.format(dtype=original.dtype))
+        mode = "bit_noise" if dtype in _FINE else "improve_precision"
+        return Verdict(CANNOT_TELL, NO_CHANGE.format(dtype=dtype, mode=mode))
     most = max(limit - 1.0, _ROUNDINGS * precision.unit, _GAIN * change)
     if not error.relative <= most and not _is_tiny(error, original):
         return Verdict(ERROR)
     if most > _TELLS_NOTHING:
-        return Verdict(CANNOT_TELL, AS_LARGE_AS_ROUNDING.format(dtype=original.dtype))
+        return Verdict(CANNOT_TELL, AS_LARGE_AS_ROUNDING.format(dtype=dtype))
     return Verdict(PASS)
+
+
+def judge_swap(
+    name: CallName, original: Numbers, second: Numbers, limit: float, by_rule: Difference
+) -> Verdict:
+    """Judge how far an answer moves when two numbers of an input change places; `limit`: of the rule."""
+    is_without_order = original.array.size == 1 and operator_of(name).concept in _WITHOUT_ORDER
+    worse = Verdict(ERROR) if is_without_order else Verdict(CANNOT_TELL, OF_POSITIONS)
+    precision = PRECISIONS.get(original.dtype)
+    if precision is None or original.array.shape != second.array.shape:
+        return Verdict(PASS) if by_rule.consistent else worse
+    error = measure_error(second.array, original.array)
+    most = max(limit - 1.0, _ROUNDINGS * precision.unit)
+    moves = error.mismatched or (not error.relative <= most and not _is_tiny(error, original))
+    return worse if moves else Verdict(PASS)
 
 
 def _is_tiny(error: PairError, original: Numbers) -> bool:
