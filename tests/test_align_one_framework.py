@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from msprobe.compare import compare, compare_recordings
 from msprobe.pairing.mapping import NO_MAPPINGS, Mappings
 from msprobe.pairing.match import Place
 from msprobe.record import nearest_frames
+from msprobe.report.answer import headline
+from msprobe.report.page import write_page
+from msprobe.report.summary import summary
 from msprobe.verdict.comparison import Comparison
 from nets import seed
 from torch_fixtures import Probe, probe, record
@@ -188,3 +192,29 @@ TORCH, MODEL, HOME = (
 )
 def test_the_frames_that_a_reader_sees_first(stack: list[str], shown: list[str]) -> None:
     assert nearest_frames(list(map(frame, stack))) == list(map(frame, shown))
+
+
+def test_a_culprit_of_the_golden_run_is_said_to_be_its_call(tmp_path: Path) -> None:
+    """The target leaves out an activation."""
+    made: list[Path] = []
+    for name in ("target", "golden"):
+        (tmp_path / name).mkdir()
+        probe = Probe(tmp_path / name)
+        seed()
+        net, x = nn.Linear(6, 6), torch.randn(2, 6)
+
+        def work(net: nn.Linear = net, x: Tensor = x, is_whole: bool = name == "golden") -> None:
+            hidden = torch.tanh(net(x)) if is_whole else net(x)
+            torch.add(hidden, 1.0)
+
+        record(probe, work, "L1", net, task="statistics")
+        probe.close()
+        made.append(probe.folder)
+    for order, only in ((made, ", a call that only the golden run makes"), (made[::-1], "")):
+        comparison = compare(*order, mappings=BY_NUMBER)[0]
+        first = f"Culprit: Torch.tanh.0.forward (step 0){only}."
+        assert headline([comparison.outcome()]) == first
+        write_page(tmp_path / "page.html", comparison)
+        words = re.sub("<[^>]+>", "", (tmp_path / "page.html").read_text())
+        assert first in words
+        assert summary([comparison.outcome()])["culprit"]["name"] == "Torch.tanh.0.forward"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from msprobe.report.answer import answer
 from msprobe.report.page import write_page
 from msprobe.report.summary import summary
 from msprobe.verdict.comparison import Comparison
+from msprobe.verdict.coverage import supported
+from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, ORIGINATED, SAME, Verdict
 
 LITTLE, MUCH = 1 + 2e-7, 1.5
 
@@ -110,6 +113,33 @@ def test_what_cannot_be_told_is_no_all_clear(tmp_path: Path) -> None:
     assert summary([comparison.outcome()])["diverged"] == "cannot tell"
     command = ["compare", *map(str, paths), "-o", str(tmp_path / "out")]
     assert (main(command), main([*command, "--fail-on", "divergence"])) == (0, 1)
+
+
+class TestSupported:
+    """Verdicts that rest on no compared value."""
+
+    WRONG = Verdict(ORIGINATED, "its shape is [2]", math.inf)
+    SOUND = Verdict(SAME, "", 0.0)
+
+    @pytest.mark.parametrize("is_doubtful", [True, False])
+    def test_nothing_was_compared(self, tmp_path: Path, is_doubtful: bool) -> None:
+        alone = compared(tmp_path, chain(1), [call("Torch.other.0.forward", tensor(1))]).findings
+        unknown = Verdict(NOT_JUDGED, "the golden run has no such call")
+        verdicts = [unknown, self.WRONG, *[unknown] * (len(alone) - 2)]
+        found = supported(alone, verdicts, is_doubtful=is_doubtful)
+        assert {verdict.level for verdict in found} == {NOT_JUDGED}
+        assert found[1].reason == "no value is known on both sides"
+
+    @pytest.mark.parametrize("is_doubtful", [True, False])
+    def test_nothing_was_compared_before(self, tmp_path: Path, is_doubtful: bool) -> None:
+        """Only where calls are paired by numbers that do not fit is such a suspect doubtful."""
+        first_call, last_call = (call(f"Torch.{name}.0.forward", tensor(1)) for name in ("a", "z"))
+        findings = compared(tmp_path, [first_call, *chain(1), last_call], chain(1)).findings
+        lone = [finding.pair.golden is None for finding in findings]
+        verdicts = [self.WRONG if each else self.SOUND for each in lone]
+        levels = [verdict.level for verdict in supported(findings, verdicts, is_doubtful=is_doubtful)]
+        first = CANNOT_TELL if is_doubtful else ORIGINATED
+        assert levels == [first, SAME, SAME, ORIGINATED]
 
 
 def steps(gradient: float, weight: float) -> list[list[Record]]:

@@ -39,7 +39,7 @@ from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
 from msprobe.verdict.assess import assess
 from msprobe.verdict.comparison import Comparison, Outcome
-from msprobe.verdict.coverage import unjudged_ends
+from msprobe.verdict.coverage import supported, unjudged_ends
 from msprobe.verdict.locate import locate
 from msprobe.verdict.optimizer import StepState, judge_changes
 from msprobe.verdict.table_rows import TableRows
@@ -162,6 +162,8 @@ def compare_recordings(
     unpaired = stretches(judged, target, golden, graphs)
     verdicts, precision, unequal = assess(judged_findings, graphs, unpaired)
     verdicts, changes = judge_changes(before, graphs, judged_findings, verdicts)
+    is_doubtful = mappings.align is False and bool(pairing.notes)
+    verdicts = supported(judged_findings, verdicts, is_doubtful=is_doubtful)
     gap = unjudged_ends(graphs[0], judged_findings, verdicts)
     located = locate(
         target, golden, mode, judged_findings, verdicts, unequal=unequal, notes=pairing.notes, gap=gap

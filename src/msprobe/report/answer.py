@@ -53,6 +53,8 @@ def headline(outcomes: Sequence[Outcome]) -> str:
     judged = sum(outcome.judged for outcome in outcomes)
     if culprit is not None:
         name = f"{culprit.place.record.name}{_where(culprit)}"
+        if any(outcome.is_of_golden(culprit) for outcome in outcomes):
+            return f"Culprit: {name}, a call that only the golden run makes."
         if culprit.verdict.level == ENTERED:
             return f"First divergence: {name}: its {culprit.place.slot} differs when it comes in."
         return f"Culprit: {name}."

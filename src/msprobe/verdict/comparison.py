@@ -11,7 +11,7 @@ from msprobe.analyse.judge import UNMATCHED, Finding
 from msprobe.pairing.match import Certainty, Pair
 from msprobe.record import Recording
 from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, Verdict
-from msprobe.verdict.locate import Located
+from msprobe.verdict.locate import Divergence, Located
 from msprobe.verdict.optimizer import StepState, state_of
 from msprobe.verdict.precision import Precision
 from msprobe.verdict.replay_evidence import ReplayCount
@@ -76,6 +76,12 @@ class Outcome(NamedTuple):
     aligned: Aligned | None = None  # if calls were paired by their looks
     precision: Precision | None = None  # the whole target run computes in a coarser dtype
     replay: ReplayCount | None = None  # what calling the suspects again showed, if that was asked for
+    golden_rows: frozenset[int] = frozenset()  # of suspects whose calls only the golden run makes
+
+    def is_of_golden(self, suspect: Divergence) -> bool:
+        """Whether a suspect is a call of this step and rank that only the golden run makes."""
+        is_here = (suspect.step, suspect.rank) == (self.step, self.rank)
+        return is_here and bool(suspect.golden) and suspect.row in self.golden_rows
 
     @property
     def label(self) -> str:
@@ -122,12 +128,24 @@ class Comparison(NamedTuple):
             self._aligned(),
             self.precision,
             self.replay,
+            frozenset(self._golden_rows()),
         )
 
     @property
     def pairs(self) -> list[Pair]:
         """What our verdict judged."""
         return [finding.pair for finding in self.findings] if self.judged is None else self.judged
+
+    def _golden_rows(self) -> Iterator[int]:
+        """The rows of suspects whose calls are the golden run's and have no counterpart."""
+        if not self.located.origins:
+            return
+        of_golden = set(map(id, self.golden.records.values()))
+        paired = {id(p.golden.record) for p in self.pairs if p.golden is not None and p.target is not None}
+        for suspect in self.located.origins:
+            record = id(suspect.place.record)
+            if record in of_golden and record not in paired:
+                yield suspect.row
 
     def _aligned(self) -> Aligned | None:
         in_table = self.judged is None

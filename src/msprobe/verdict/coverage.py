@@ -6,23 +6,55 @@ most of these have no counterpart, values that agree before them say little.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import takewhile
 
 from msprobe.analyse.judge import Finding
 from msprobe.graph import Graph
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD
 from msprobe.pairing.match import Place
 from msprobe.record import is_float
-from msprobe.verdict.levels import NOT_JUDGED, Verdict
+from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, Verdict
+from msprobe.verdict.locate import rows_in_order
 
+_NOTHING = "no value is known on both sides"
 _FEW = 10  # one value in so many may be unjudged without a question about the rest
+
+
+def supported(
+    findings: Sequence[Finding], verdicts: Sequence[Verdict], *, is_doubtful: bool
+) -> list[Verdict]:
+    """Return the verdicts without those that rest on nothing: no value of both runs was compared.
+
+    `is_doubtful`: calls were paired by their numbers although these do not fit. Then a value that only one
+    run has is no suspect before the first value of both was compared: its call may just have another number.
+    """
+    compared = [_is_compared(*each) for each in zip(findings, verdicts, strict=True)]
+    if not any(compared):
+        return [each if each.level == NOT_JUDGED else Verdict(NOT_JUDGED, _NOTHING) for each in verdicts]
+    found = list(verdicts)
+    if is_doubtful:
+        for row in takewhile(lambda row: not compared[row], rows_in_order(findings)):
+            if found[row].is_origin:
+                reason = f"{found[row].reason}; but no value was compared before it"
+                found[row] = found[row]._replace(level=CANNOT_TELL, reason=reason)
+    return found
+
+
+def _is_compared(finding: Finding, verdict: Verdict) -> bool:
+    """Whether a value of one run was held against one of the other; the two may stand at different places."""
+    pair = finding.pair
+    has_both = pair.target is not None and pair.golden is not None
+    has_error = verdict.error is not None and math.isfinite(verdict.error)  # without: of another shape
+    return verdict.level != NOT_JUDGED and (has_both or has_error)
 
 
 def unjudged_ends(graph: Graph, findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> str:
     """Return, in words, that most of what the target's step ends with was not judged; empty if it was."""
     unjudged = sum(verdict.level == NOT_JUDGED for verdict in verdicts)
     if unjudged == len(verdicts):
-        return "no value is known on both sides"
+        return _NOTHING
     if unjudged <= len(verdicts) // _FEW:
         return ""
     levels = {
