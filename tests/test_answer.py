@@ -115,6 +115,17 @@ def test_what_cannot_be_told_is_no_all_clear(tmp_path: Path) -> None:
     assert (main(command), main([*command, "--fail-on", "divergence"])) == (0, 1)
 
 
+def test_what_cannot_be_told_before_a_suspect_is_no_evidence(tmp_path: Path) -> None:
+    last = "Torch.last.0.forward"
+    target = [*unclear(LITTLE, 3), call(last, tensor(MUCH), inputs=(tensor(1),))]
+    golden = [*unclear(1, 4), call(last, tensor(1), inputs=(tensor(1),))]
+    culprit = compared(tmp_path, target, golden).located.culprit
+    assert culprit is not None and str(culprit.place.record.name) == last
+    found = culprit.evidence
+    assert dict(found.unchecked) == {"it cannot be told whether it differs by more than rounding": 1}
+    assert (found.checked, found.grade) == (4, "weak")  # one of five
+
+
 class TestSupported:
     """Verdicts that rest on no compared value."""
 

@@ -203,6 +203,8 @@ class _Walk:
         verdict = self._verdicts[row]
         if verdict.level == NOT_JUDGED:
             self._unchecked[verdict.reason] += 1
+        elif verdict.level == CANNOT_TELL:
+            self._unchecked["it cannot be told whether it differs by more than rounding"] += 1
         else:
             self._checked += 1
         place, other = self._findings[row].pair.target, self._findings[row].pair.golden
