@@ -340,6 +340,8 @@ class _Judge:
         origin = Origin(False, "") if is_plain else self._origins.of(seen)
         if origin.explains:
             return verdict._replace(reason=f"{what}, {origin.words}", is_cancelled=origin.is_cancelled)
+        if origin.is_open:
+            return verdict._replace(level=CANNOT_TELL, reason=f"{what}; {origin.words}")
         if value.sight == "one side" and seen.place.record.name.direction != FORWARD:
             return verdict._replace(reason=f"{what}; what a parameter gets of it is judged there")
         if origin.stretch is not None and has_effect:
@@ -409,6 +411,9 @@ class _Judge:
         value = seen.value
         if not origin.explains:
             verdict = Verdict(PASSED_ON, "", value.relative, unit_tolerance(value), scale=value.scale)
+            if origin.is_open:
+                words = f"{reason.what(seen.pair, value)}; {origin.words}"
+                return verdict._replace(level=CANNOT_TELL, reason=words)
             return self._blame(origin.stretch, seen, verdict, origin.words) if origin.stretch else None
         self._likely[id(seen.pair)] = self._errors.of_result(value, origin.error)
         tests = rounding_tests(value)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msprobe.graph import Graph, Maker
-from msprobe.pairing.match import Place
+from msprobe.pairing.match import Pair, Place
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import content, has_vanished, most_flips, spot_of
@@ -31,6 +31,7 @@ class Origin(NamedTuple):
     is_cancelled: bool = False
     error: float = 0.0  # that it likely has
     stretch: Stretch | None = None  # the calls without a counterpart that made it
+    is_open: bool = False  # these calls take what was not compared, so that nothing explains or accuses
 
 
 class Origins:
@@ -87,12 +88,14 @@ class Origins:
             f"as {makers[0].name} made it" if len(makers) == 1 else f"as {makers[0].name} and others made it"
         )
         value = seen.value
-        changed = self._other_maker(seen, makers) or _changed(makers)
+        other = self._other_maker(seen, makers)
+        changed = other or _changed(makers)
+        is_open = other != "" and self._is_mapped([seen.pair])
         if value.sight == "shape" or value.is_odd:
             explains = any(made.value.sight == "shape" or made.value.is_odd for made in found)
-            return Origin(True, words if explains else changed, explains)
+            return Origin(True, words if explains else changed, explains, is_open=is_open)
         if all(made.value.agrees for made in found):
-            return Origin(True, changed)
+            return Origin(True, changed, is_open=is_open)
         total = math.fsum(made.error for made in found)
         gain = 1.5 if len(makers) == 1 and makers[0].is_exact and gradient is None else GAIN
         relative = max(made.relative for made in found)
@@ -102,7 +105,7 @@ class Origins:
         else:
             explains = True
         cancelled = any(made.verdict.is_cancelled for made in found)
-        return Origin(True, words if explains else changed, explains, cancelled, total)
+        return Origin(True, words if explains else changed, explains, cancelled, total, is_open=is_open)
 
     def _shown_before(self, seen: Seen) -> Made | None:
         """What a call gave out that had the same content."""
@@ -159,7 +162,22 @@ class Origins:
             if not stretch.is_closed:
                 words = f"{words} as far as both runs have it, but {self.stretches.lone_sources(stretch)}"
         cancelled = any(found.verdict.is_cancelled for found in made)
-        return Origin(True, words, explains, cancelled, likely * value.norm, stretch)
+        is_open = not explains and self._is_open(stretch)
+        return Origin(True, words, explains, cancelled, likely * value.norm, stretch, is_open)
+
+    def _is_open(self, stretch: Stretch) -> bool:
+        """Whether calls of two frameworks take what a mapping leaves out: other calls, or trained parameters."""
+        if stretch.is_closed or not self._is_mapped((*stretch.before, *stretch.behind)):
+            return False
+        return bool(self._graph.recording.step) or not self.stretches.takes_state_alone(stretch)
+
+    def _is_mapped(self, pairs: Sequence[Pair]) -> bool:
+        """Whether calls of two frameworks were paired by a mapping, and not by what they do.
+
+        It may pair calls by their order in a layer, which are not each other's counterparts.
+        """
+        ours, theirs = (graph.recording.header.framework for graph in (self._graph, self._golden_graph))
+        return ours != theirs and all(pair.certainty is None for pair in pairs)
 
     def is_parameter_of_one_run(self, seen: Seen) -> bool:
         """Whether an argument that only one run gives is a parameter that it trains."""

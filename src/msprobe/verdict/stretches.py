@@ -99,6 +99,16 @@ class Stretches:
             what = f"a part of {what}"
         return f"only in the {run} {what} goes in"
 
+    def takes_state_alone(self, stretch: Stretch) -> bool:
+        """Return whether all that goes into the calls of one run only are parameters and buffers."""
+        makers = (
+            maker
+            for passage in self._passages
+            for lone in stretch.one_sided
+            for maker in passage.makers_of(lone)
+        )
+        return all(maker.kind != "call" for maker in makers)
+
     def behind(self, record: str, slot: str) -> float | None:
         """Return the relative error that a place behind a stretch likely has, if it was asked for before."""
         return self._behind.get(slot_name(record, slot))

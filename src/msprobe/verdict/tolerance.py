@@ -168,7 +168,7 @@ def _moves(
         result.norm,
         tuple(spread_of(result, a) for a in arguments),
         flips=FLIP_SHARE if operator.decides else 0.0,
-        scalings=_evenly(arguments),
+        scalings=() if operator.fills else _evenly(arguments),  # what fills may be most of the result
         is_exact=True,
         is_part=any(a.numbers != result.numbers for a in arguments),
     )
