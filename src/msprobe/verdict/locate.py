@@ -377,7 +377,8 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
     if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
         return True
     facts = {origin.content, _gradient_of(origin.place)}
-    if not origin.golden:  # a call without a counterpart: its gradients were not compared
+    is_carried = part_of(origin.place.record) == OPTIMIZER  # it may take the gradients of the step before
+    if is_carried or not origin.golden:  # or a call without a counterpart: its gradients were not compared
         facts.add(_ANY_GRADIENT)
     if any(facts & one.noise for one in earlier):
         return False
@@ -406,13 +407,11 @@ def _is_state(place: Place) -> bool:
     leaf = place.leaf
     if leaf is None or not is_float(leaf.dtype):
         return False
+    if part_of(place.record) == OPTIMIZER:  # also gradients of the step before
+        return True
     if leaf.made_by is not None:
         return leaf.made_by.lstrip("~").startswith(_STATE)
-    return (
-        place.side in ("parameters", "buffers")
-        or leaf.requires_grad is not False
-        or part_of(place.record) == OPTIMIZER
-    )
+    return place.side in ("parameters", "buffers") or leaf.requires_grad is not False
 
 
 def _gradient_of(place: Place) -> str:

@@ -166,7 +166,7 @@ class Origins:
         return Origin(True, words, explains, cancelled, likely * value.norm, stretch, is_open)
 
     def _is_open(self, stretch: Stretch) -> bool:
-        """Whether calls of two frameworks take what a mapping leaves out: other calls, or trained parameters."""
+        """Whether calls of two frameworks take what a mapping leaves out: calls, or trained parameters."""
         if stretch.is_closed or not self._is_mapped((*stretch.before, *stretch.behind)):
             return False
         return bool(self._graph.recording.step) or not self.stretches.takes_state_alone(stretch)
