@@ -75,6 +75,7 @@ class Located(NamedTuple):
     uncertain: Divergence | None = None  # the first value of which it cannot be told
     has_grown: bool = False  # some differences are larger than one rounding, and their inputs explain them
     gap: str = ""  # why what was judged is too little to say that nothing differs
+    gradient_error: float = 0.0  # the largest relative error of a gradient that its inputs explain
 
 
 def locate(
@@ -127,6 +128,7 @@ def locate(
         uncertain,
         any(verdict.is_origin or (verdict.level == PASSED_ON and _beyond(verdict)) for verdict in verdicts),
         gap,
+        _gradient_error(findings, verdicts),
     )
 
 
@@ -140,6 +142,18 @@ def diverged(found: Sequence[Located]) -> Diverged:
     if suspects(found):
         return True
     return "cannot tell" if any(one.uncertain is not None or one.gap for one in found) else False
+
+
+def _gradient_error(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> float:
+    """The largest relative error of a gradient that has one; sums that cancel are known by their content."""
+    errors = (
+        verdict.error or 0.0
+        for finding, verdict in zip(findings, verdicts, strict=True)
+        if finding.pair.place.record.name.direction != FORWARD
+        and verdict.level in (ROUNDING, PASSED_ON)
+        and not verdict.is_cancelled
+    )
+    return max((error for error in errors if math.isfinite(error)), default=0.0)
 
 
 def _noise(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Iterator[object]:
@@ -378,8 +392,9 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
         return True
     facts = {origin.content, _gradient_of(origin.place)}
     is_carried = part_of(origin.place.record) == OPTIMIZER  # it may take the gradients of the step before
-    if is_carried or not origin.golden:  # or a call without a counterpart: its gradients were not compared
-        facts.add(_ANY_GRADIENT)
+    most = max((one.gradient_error for one in earlier), default=0.0)
+    if not origin.golden or (is_carried and (origin.verdict.error or 0.0) <= _MADE_OF_STATE * most):
+        facts.add(_ANY_GRADIENT)  # the first: a call without a counterpart, whose gradients were not compared
     if any(facts & one.noise for one in earlier):
         return False
     return not (any(one.has_grown for one in earlier) and _may_be_state(origin, found))

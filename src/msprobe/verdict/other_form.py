@@ -100,6 +100,8 @@ class _Side:
                     given = self._verdicts.get(slot_name(*user))
                     if given is not None and (_is_equal(given) if is_exact else _agrees(given)):
                         tolerance = max(tolerance, given.tolerance or 0.0)
+                    elif not self._takes_values(user[0]):
+                        return None  # the value itself is an end, such as a loss
                     else:
                         waiting.append(user[0])
         return tolerance
@@ -118,7 +120,7 @@ class _Side:
 
     def _users(self, record: str, slot: str) -> Iterator[Spot]:
         """Where an output goes in; a gradient goes into the backward call of what made its argument."""
-        uses = [use for use in self._graph.users(record, slot) if self._takes_values(use[0])]
+        uses = self._graph.users(record, slot)
         yield from uses
         if uses or self._records[record].name.direction != BACKWARD:
             return
