@@ -48,7 +48,12 @@ class Stretches:
         self._behind: dict[str, float] = {}
         self._of = {pair.place.name: stretch for stretch in found for pair in stretch.behind}
         state = _state_errors(found, graphs) if found else {}
-        self._passages = [_Passage(graph, n, error_of, state) for n, graph in enumerate(graphs) if found]
+        is_across = len({graph.recording.header.framework for graph in graphs}) > 1
+        self._passages = [
+            _Passage(graph, n, error_of, state, is_across=is_across)
+            for n, graph in enumerate(graphs)
+            if found
+        ]
 
     def of(self, pair: Pair) -> Stretch | None:
         """Return the stretch that made the value at a place."""
@@ -236,10 +241,16 @@ class _Passage:
     """Carries relative errors through the calls of one run."""
 
     def __init__(
-        self, graph: Graph, number: int, error_of: ErrorOf, state: Mapping[tuple[int, str], float]
+        self,
+        graph: Graph,
+        number: int,
+        error_of: ErrorOf,
+        state: Mapping[tuple[int, str], float],
+        *,
+        is_across: bool,
     ) -> None:
         self._records, self._graph, self._number = graph.recording.records, graph, number
-        self._error_of, self._state = error_of, state
+        self._error_of, self._state, self._is_across = error_of, state, is_across
         self._errors: dict[Spot, float] = {}  # of what the calls gave out
         self._keys = {str(record.name): key for key, record in self._records.items()}
 
@@ -262,8 +273,10 @@ class _Passage:
         return math.fsum(self._made(maker, unknown) for maker in makers) if makers else unknown
 
     def _made(self, maker: Maker, unknown: float) -> float:
-        if maker.kind != "call":  # a parameter of one run only may be as far off as anything else
-            return self._state.get((self._number, maker.name), unknown)
+        if maker.kind != "call":
+            known = self._state.get((self._number, maker.name))
+            # A parameter that no mapping pairs may be as far off as anything else.
+            return known if known is not None else unknown if self._is_across else 0.0
         known = self._error_of(self._number, maker.name, maker.slot)
         return self._errors.get((maker.name, maker.slot), unknown) if known is None else known
 
