@@ -100,7 +100,7 @@ class _Side:
                     given = self._verdicts.get(slot_name(*user))
                     if given is not None and (_is_equal(given) if is_exact else _agrees(given)):
                         tolerance = max(tolerance, given.tolerance or 0.0)
-                    elif not self._takes_values(user[0]):
+                    elif given is not None and not self._takes_values(user[0]):
                         return None  # the value itself is an end, such as a loss
                     else:
                         waiting.append(user[0])
