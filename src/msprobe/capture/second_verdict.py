@@ -39,13 +39,6 @@ from msprobe.store.dtypes import Array
 REFERENCES = ("improve_precision", "to_cpu")  # modes whose second answer is the better one
 NOISES = ("add_noise", "bit_noise")
 SWAPS = "change_value"
-_WITHOUT_ORDER = frozenset(  # of a whole tensor they give one number that does not depend on its order
-    [
-        *("sum", "nansum", "mean", "nanmean", "prod", "var", "std", "logsumexp"),
-        *("max", "min", "amax", "amin", "median", "all", "any", "countnonzero"),
-        *("norm", "vectornorm", "frobeniusnorm"),
-    ]
-)
 
 NO_CHANGE = (
     "the noise is smaller than the last bit of {dtype}, so that it changes nothing; use {mode} instead"
@@ -132,7 +125,7 @@ def judge_swap(
     name: CallName, original: Numbers, second: Numbers, limit: float, by_rule: Difference
 ) -> Verdict:
     """Judge how far an answer moves when two numbers of an input change places; `limit`: of the rule."""
-    is_without_order = original.array.size == 1 and operator_of(name).concept in _WITHOUT_ORDER
+    is_without_order = original.array.size == 1 and operator_of(name).ignores_order
     worse = Verdict(ERROR) if is_without_order else Verdict(CANNOT_TELL, OF_POSITIONS)
     precision = PRECISIONS.get(original.dtype)
     if precision is None or original.array.shape != second.array.shape:

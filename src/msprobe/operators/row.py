@@ -71,6 +71,7 @@ class Operator(NamedTuple):
     # ---- contents: where the numbers of the result come from ----
     is_undefined: bool = False  # the result is whatever the memory held
     is_random: bool = False
+    ignores_order: bool = False  # gives one number of a whole tensor, wherever its numbers stand
     drops: Literal["", "numbers", "channels", "to a constant"] = ""  # what it replaces by chance, by zero
     fills: bool = False  # writes a plain number among its arguments into the result
     keeps_values: bool = False  # gives values of its one argument as they are, whatever their shape

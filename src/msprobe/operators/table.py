@@ -235,6 +235,8 @@ _COLUMNS = MappingProxyType(
         "is_lowered": "attention prelu",
         "shapes_by_value": "where",  # of a condition alone
         "is_running": "cumsum cumprod",
+        "ignores_order": "sum nansum mean nanmean prod var std logsumexp max min amax amin median all any "
+        "countnonzero norm vectornorm frobeniusnorm",
         "jumps": "threshold hardshrink",
         "compares_equality": "eq ne isin allclose isclose approximateequal intopk",
         "may_repeat": "getitem index indexselect gather gathernd takealongdim take embedding asstrided pad "

@@ -18,31 +18,26 @@ from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
 from msprobe.pairing.match import Place
 from msprobe.pairing.stretch import Stretch
-from msprobe.record import number_type
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
     arguments_of,
     coarsest,
     explains,
-    flipped_by_decisions,
     follows_from_dtype,
     has_other_count,
     has_vanished,
     is_setting,
-    most_flips,
     plain_numbers,
     position_of,
     reaches_out,
     roundoffs,
-    rows_apart,
-    spread_about_mean,
     unjudged_reason,
 )
+from msprobe.verdict.decisions import flipped_by_decisions, flips_explained, most_flips, rows_apart
 from msprobe.verdict.difference import SKETCH_NOISE
 from msprobe.verdict.directions import (
     GAIN,
     NOISE,
-    SCALE_GAIN,
     ScaleError,
     Test,
     floor_of,
@@ -67,7 +62,7 @@ from msprobe.verdict.levels import (
     Verdict,
 )
 from msprobe.verdict.one_sided import OneSided, gradients_wanted, paired_calls
-from msprobe.verdict.origins import DRIFT_GAIN, Origin, Origins
+from msprobe.verdict.origins import Origin, Origins
 from msprobe.verdict.other_form import excused
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
@@ -81,9 +76,7 @@ from msprobe.verdict.tolerance import (
     own_rounding,
     usual_rounding,
 )
-
-COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
-
+from msprobe.verdict.unknown_origin import COMPUTED, is_usual
 
 _EQUAL = Verdict(SAME, error=0.0, tolerance=0.0)
 _LOOKS_EQUAL = _EQUAL._replace(looks_equal=True)
@@ -346,7 +339,7 @@ class _Judge:
             return verdict._replace(reason=f"{what}; what a parameter gets of it is judged there")
         if origin.stretch is not None and has_effect:
             return self._blame(origin.stretch, seen, verdict, origin.words)
-        if not origin.is_known and self._is_usual(seen, tests):
+        if not origin.is_known and is_usual(seen, tests, self._errors):
             return verdict._replace(reason=f"{what}, which earlier calls passed on")
         if not origin.is_known and operator.decides and self._decided_otherwise(call):
             return verdict._replace(reason=f"{what}; the forward call decided otherwise")
@@ -358,27 +351,6 @@ class _Judge:
         if not has_reach and (is_plain or math.isfinite(error) or operator.overwrites):
             return verdict._replace(reason=f"{what}; the outputs show no effect")
         return verdict._replace(level=ENTERED, reason=reason.entered(seen.pair, value, origin.words))
-
-    def _is_usual(self, seen: Seen, tests: Sequence[Test]) -> bool:
-        """Whether a value that no recorded call made is no further off than what went before suggests.
-
-        Each direction has its own limit: rounding that gathers is large, but it has no scale error.
-        """
-        value, drift = seen.value, self._errors.drift
-        leaf = seen.place.leaf
-        if value.sight == "shape" or value.is_moved or value.is_odd or drift == 0:
-            return False
-        if leaf is not None and not leaf.is_tensor:
-            return value.relative <= unit_tolerance(value) + min(drift, COMPUTED)
-        if not value.is_float:
-            return value.unequal is not None and value.unequal <= most_flips(
-                value.numbers, FLIP_SHARE * drift
-            )
-        size = DRIFT_GAIN * drift
-        if seen.place.record.name.direction != FORWARD:  # what was not recorded may decide, as relu does
-            size = max(size, 2 * math.sqrt(min(FLIP_SHARE * drift, 1.0)))
-        limits = {"size": size, "scale": SCALE_GAIN * self._errors.scale_drift + drift * drift}
-        return all(test.value <= test.bound + limits.get(test.name, 0.0) for test in tests)
 
     def _decided_otherwise(self, call: Sequence[Seen]) -> bool:
         """Whether the forward call of a backward call chose other numbers, whose gradients then come back."""
@@ -491,11 +463,7 @@ class _Judge:
         self._expected[id(seen.pair)] = math.hypot(usual, reach.likely(largest), flipped)
         floor = floor_of(reach, value, unit, mixed)
         tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
-        tests = unexcused(tests, differing, has_flips=flipped > 0)
-        if name.is_module and seen.place.call in self._has_calls:  # the calls in it are judged themselves
-            tests = [test for test in tests if test.name in ("size", "odd")]
-        if own < value.norm and has_vanished(seen.pair) and not operator.decides:
-            tests.append(Test("size", math.inf, 1.0))
+        tests = self._relevant(tests, seen, differing, own, has_flips=flipped > 0)
         if reach.is_exact and not mixed and not differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
         worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
@@ -516,6 +484,18 @@ class _Judge:
             is_cancelled=reach.size > 16 * value.norm,
         )
         return by_tests(verdict, seen, list(alone), worst, differing, sources)
+
+    def _relevant(
+        self, tests: Sequence[Test], seen: Seen, differing: Sequence[Seen], own: float, *, has_flips: bool
+    ) -> list[Test]:
+        """The tests that nothing excuses, and one that fails where numbers vanished."""
+        found = unexcused(tests, differing, has_flips=has_flips)
+        name = seen.place.record.name
+        if name.is_module and seen.place.call in self._has_calls:  # the calls in it are judged themselves
+            found = [test for test in found if test.name in ("size", "odd")]
+        if own < seen.value.norm and has_vanished(seen.pair) and not operator_of(name).decides:
+            found.append(Test("size", math.inf, 1.0))
+        return found
 
     def _is_changed_state(self, argument: Argument) -> bool:
         """Whether an argument is a parameter or buffer that differs by more than rounding."""
@@ -555,7 +535,7 @@ class _Judge:
             explains = [s for s in differing if s.value.sight == "shape" or operator.shapes_by_value]
             if explains:
                 return Verdict(PASSED_ON, f"{what}, as its inputs differ", error, 0.0)
-        elif differing and (value.unequal or 0) <= self._most_flips(seen, differing):
+        elif differing and (value.unequal or 0) <= flips_explained(seen, differing, self._errors):
             unequal = most_flips(value.numbers, FLIP_SHARE * self._errors.drift)
             self._flipped += unequal if value.unequal is None else value.unequal
             return Verdict(PASSED_ON, "a whole number or truth value changed with its inputs", error, 0.0)
@@ -563,24 +543,6 @@ class _Judge:
         return Verdict(
             ORIGINATED, reason.originated(seen.pair, value, test, sources, 0.0), error, 0.0, math.inf
         )
-
-    def _most_flips(self, seen: Seen, differing: Sequence[Seen]) -> float:
-        """How many truth values may be others if rounding moved what is compared; else there is no limit.
-
-        Of numbers that are compared for equality, any rounding makes others.
-        """
-        leaf, operator = seen.place.leaf, operator_of(seen.place.record.name)
-        is_ordered = operator.kind == "compares" and not operator.compares_equality
-        if leaf is None or number_type(leaf.dtype) != "bool" or not is_ordered:
-            return math.inf
-        share = 0.0
-        for other in differing:
-            error = [self._errors.largest(each, self._errors.of(each)) for each in arguments_of([other])]
-            spread = spread_about_mean(other)
-            if not error or not math.isfinite(error[0]) or not spread:
-                return math.inf
-            share += FLIP_SHARE * error[0] / math.sqrt(max(other.value.numbers, 1)) / spread
-        return most_flips(seen.value.numbers, share)
 
     def _reach(
         self, seen: Seen, call: Sequence[Seen], sources: Sequence[Seen], operator: Operator

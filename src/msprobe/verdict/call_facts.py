@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -10,9 +9,8 @@ from msprobe.dtypes import SINGLE, are_same_limit, roundoff
 from msprobe.operators import Operator
 from msprobe.pairing.match import Pair
 from msprobe.record import Leaf
-from msprobe.verdict.difference import Difference
 from msprobe.verdict.sources import Seen
-from msprobe.verdict.tolerance import Argument, Reach
+from msprobe.verdict.tolerance import Argument
 
 MANY = 16  # numbers, which do not become zero by chance
 
@@ -147,24 +145,6 @@ def has_vanished(pair: Pair) -> bool:
     return len(norms) == 2 and leaves[0].elements >= MANY and 0 in norms and norms[0] != norms[1]
 
 
-def spread_about_mean(seen: Seen) -> float:
-    """The standard deviation of the numbers of a tensor, as far as its statistics say."""
-    leaf = seen.place.leaf
-    stats = leaf.statistics if leaf is not None else None
-    if leaf is None or stats is None or stats.mean is None or stats.norm is None or not leaf.elements:
-        return 0.0
-    return math.sqrt(max(stats.norm**2 / leaf.elements - stats.mean**2, 0.0))
-
-
-def rows_apart(pair: Pair) -> float:
-    """By how many rows two shapes differ; infinite unless they differ along one axis only."""
-    shapes = [place.leaf.shape for place in (pair.target, pair.golden) if place is not None and place.leaf]
-    if len(shapes) < 2 or shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
-        return math.inf
-    apart = [abs(a - b) for a, b in zip(shapes[0], shapes[1], strict=True) if a != b]
-    return float(apart[0]) if len(apart) == 1 else math.inf
-
-
 def _side_leaves(call: Sequence[Seen], side: Literal["target", "golden"]) -> Iterator[Leaf]:
     for seen in call:
         place = seen.pair.target if side == "target" else seen.pair.golden
@@ -182,34 +162,3 @@ def content(pair: Pair) -> object:
 
 def unjudged_reason(pair: Pair) -> str:
     return pair.unjudged or pair.reason or "nothing was recorded to compare"
-
-
-def most_flips(numbers: int, share: float) -> float:
-    """Return how many of some numbers may fall the other way if each does with this probability."""
-    mean = min(share, 1.0) * numbers
-    return mean + 4 * math.sqrt(mean) + 1
-
-
-def flipped_by_decisions(
-    reach: Reach,
-    value: Difference,
-    arguments: Sequence[Argument],
-    errors: Sequence[float],
-    sources: Sequence[Seen],
-) -> float:
-    """How far decisions that fall otherwise may change the result."""
-    share = 0.0
-    if reach.flips:
-        share = max((e / a.size for a, e in zip(arguments, errors, strict=True) if a.size and e), default=0.0)
-        share = min(1.0, reach.flips * share + 4 / max(value.numbers, 1)) if share else 0.0
-    for source in sources:
-        leaf, other = source.place.leaf, source.value
-        if leaf is None or not leaf.is_tensor or other.is_float or not other.is_known or other.agrees:
-            continue
-        if other.sight in ("shape", "one side"):
-            continue
-        if other.unequal is not None and other.numbers:
-            share += 2 * other.unequal / other.numbers
-        else:
-            share = 1.0
-    return 2 * math.sqrt(min(share, 1.0)) * value.norm if share else 0.0

@@ -10,7 +10,8 @@ from msprobe.graph import Graph, Maker
 from msprobe.pairing.match import Pair, Place
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
-from msprobe.verdict.call_facts import content, has_vanished, most_flips, spot_of
+from msprobe.verdict.call_facts import content, has_vanished, spot_of
+from msprobe.verdict.decisions import most_flips
 from msprobe.verdict.difference import Difference
 from msprobe.verdict.directions import GAIN, unit_tolerance
 from msprobe.verdict.known_errors import KnownErrors
@@ -18,8 +19,7 @@ from msprobe.verdict.levels import ENTERED, Made, Verdict
 from msprobe.verdict.sources import Seen, Sources
 from msprobe.verdict.stretches import Stretches, spot_of_pair
 from msprobe.verdict.tolerance import FLIP_SHARE, UNKNOWN_GAIN
-
-DRIFT_GAIN = 8.0  # of a value whose maker is unknown: times the largest relative error so far
+from msprobe.verdict.unknown_origin import DRIFT_GAIN
 
 
 class Origin(NamedTuple):
