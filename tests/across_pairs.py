@@ -242,6 +242,16 @@ def parameters(net: str) -> dict[str, str]:
     return found
 
 
+def running_statistics(net: str) -> dict[str, str]:
+    """What batch norm keeps: parameters of a Cell, buffers of a Module."""
+    return {
+        f"Cell.{a}.forward.0.parameters.{ours}": f"Module.{b}.forward.0.buffers.{theirs}"
+        for a, b in CELLS[net]().items()
+        if a.rpartition(".")[2] == "BatchNorm2d"
+        for ours, theirs in (("moving_mean", "running_mean"), ("moving_variance", "running_var"))
+    }
+
+
 def several_places(net: str) -> dict[str, str]:
     """The places of several calls that belong to those of one."""
     return {a: b for each in SEVERAL[net]() for a, b in _places(each)}
