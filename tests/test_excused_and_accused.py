@@ -331,7 +331,18 @@ def test_a_part_of_a_run_in_half_precision_is_no_fact_of_the_run(
     assert "precision is lost here" in found.words
 
 
-@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@each_task
+def test_whole_numbers_counted_in_half_precision_are_named(tmp_path: Path, task: str) -> None:
+    """Above 256 bfloat16 has not all of them."""
+
+    def counted(dtype: torch.dtype) -> Forward:
+        return lambda x: x + torch.arange(600, dtype=dtype).type_as(x).sin().view(50, 12)[:6]
+
+    found = compared(tmp_path, computed(counted(torch.bfloat16)), computed(counted(torch.int64)), task, "L1")
+    assert found.named.startswith(("Torch.arange.0", "Tensor.type_as.0"))
+
+
+@each_task
 def test_a_mask_of_numbers_beside_one_of_truth_values_loses_no_precision(tmp_path: Path, task: str) -> None:
     class Attention(nn.Module):
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -77,7 +77,9 @@ def _units(pair: Pair) -> tuple[float, float] | None:
 
 def _is_coarser(pair: Pair) -> bool:
     units = _units(pair)
-    return units is not None and units[0] > units[1] > 0
+    if units is None or units[0] <= units[1]:
+        return False
+    return _dtype(pair, "golden") != "bool"  # a mask of numbers beside one of truth values
 
 
 def _words(pair: Pair) -> str:
