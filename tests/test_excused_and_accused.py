@@ -414,3 +414,9 @@ def test_a_mean_that_batch_norm_shifts_is_not_blamed_on_relu(tmp_path: Path, tas
 
     found = compared(tmp_path, run(True), run(False), task, "L1")
     assert found.named.startswith("Functional.batch_norm.0.forward.output")
+
+
+def test_equal_runs_are_called_equal(tmp_path: Path) -> None:
+    for task in ("tensor", "statistics"):
+        found = compared(tmp_path / task, computed(torch.tanh), computed(torch.tanh), task, "mix")
+        assert found.words.startswith("No divergence: ") and "and all are equal." in found.words

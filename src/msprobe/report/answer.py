@@ -70,7 +70,10 @@ def headline(outcomes: Sequence[Outcome]) -> str:
         return f"{start}: {compared} compared, and no call is clearly at fault."
     if gap := next((outcome.located.gap for outcome in outcomes if outcome.located.gap), ""):
         return f"It cannot be told whether the runs diverge: {compared} compared, and {gap}."
-    if all(outcome.levels[SAME] == outcome.places for outcome in outcomes):
+    is_same = all(outcome.levels[SAME] == outcome.places for outcome in outcomes)
+    if is_same and any(outcome.located.look_equal for outcome in outcomes):
+        return f"No divergence: {compared} compared, and all agree as far as max, min, mean and norm show."
+    if is_same:
         return f"No divergence: {compared} compared, and all are equal."
     if all(outcome.located.not_equal is None for outcome in outcomes):
         return f"No divergence: {compared} compared, and all tensors that both runs have are equal."

@@ -76,6 +76,7 @@ class Located(NamedTuple):
     has_grown: bool = False  # some differences are larger than one rounding, and their inputs explain them
     gap: str = ""  # why what was judged is too little to say that nothing differs
     gradient_error: float = 0.0  # the largest relative error of a gradient that its inputs explain
+    look_equal: int = 0  # values that show no difference, of which nothing says that the bits are equal
 
 
 def locate(
@@ -129,6 +130,7 @@ def locate(
         any(verdict.is_origin or (verdict.level == PASSED_ON and _beyond(verdict)) for verdict in verdicts),
         gap,
         _gradient_error(findings, verdicts),
+        sum(verdict.looks_equal for verdict in verdicts),
     )
 
 
