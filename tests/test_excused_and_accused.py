@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recorded_pair import Kernel, Run, compared
+from recorded_pair import Kernel, Run, compared, with_kernel
 from torch_fixtures import probe
 
 __all__ = ["probe"]
@@ -414,6 +414,16 @@ def test_a_mean_that_batch_norm_shifts_is_not_blamed_on_relu(tmp_path: Path, tas
 
     found = compared(tmp_path, run(True), run(False), task, "L1")
     assert found.named.startswith("Functional.batch_norm.0.forward.output")
+
+
+@pytest.mark.parametrize("task", ["tensor", "sketch", "statistics"])
+def test_a_zero_of_the_other_sign_is_sound_and_not_bit_equal(tmp_path: Path, task: str) -> None:
+    sound = computed(F.relu)
+    other = with_kernel(sound, "relu", lambda y: torch.where(y == 0, -0.0, y))
+    found = compared(tmp_path, other, sound, task, "L1")
+    assert found.diverged is False
+    not_equal = found.comparisons[0].located.not_equal
+    assert not_equal is not None and not_equal.place.name == "Functional.relu.0.forward.output.0"
 
 
 def test_equal_runs_are_called_equal(tmp_path: Path) -> None:

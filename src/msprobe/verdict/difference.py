@@ -240,8 +240,8 @@ def _content(measured: TensorErrors, ours: Leaf, theirs: Leaf) -> Difference:
     norm = math.sqrt(max(sums.target_squares, sums.golden_squares))
     if 0 < norm < math.inf:  # squares of very large and very small numbers leave the range of float64
         whole = whole._replace(norm=norm)
-    if sums.unequal == 0:
-        return whole
+    if sums.unequal == 0:  # 0.0 and -0.0 are equal numbers of other bits
+        return whole._replace(is_equal=False) if _same_bits(ours, theirs) is False else whole
     odd = bool(sums.mismatched or sums.opposite)
     error = math.sqrt(sums.difference_squares)
     found = whole._replace(
