@@ -393,10 +393,12 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
     if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
         return True
     facts = {origin.content, _gradient_of(origin.place)}
-    is_carried = part_of(origin.place.record) == OPTIMIZER  # it may take the gradients of the step before
-    most = max((one.gradient_error for one in earlier), default=0.0)
-    if not origin.golden or (is_carried and (origin.verdict.error or 0.0) <= _MADE_OF_STATE * most):
-        facts.add(_ANY_GRADIENT)  # the first: a call without a counterpart, whose gradients were not compared
+    # A call without a counterpart, whose gradients were not compared; averages that the optimizer keeps of
+    # gradients, also of those that are zero but for rounding; a gradient that it takes from the step before.
+    most = _MADE_OF_STATE * max((one.gradient_error for one in earlier), default=0.0)
+    is_carried = leaf.made_by is None or (origin.verdict.error or 0.0) <= most
+    if not origin.golden or (is_carried and part_of(origin.place.record) == OPTIMIZER):
+        facts.add(_ANY_GRADIENT)
     if any(facts & one.noise for one in earlier):
         return False
     return not (any(one.has_grown for one in earlier) and _may_be_state(origin, found))
@@ -428,6 +430,8 @@ def _is_state(place: Place) -> bool:
         return True
     if leaf.made_by is not None:
         return leaf.made_by.lstrip("~").startswith(_STATE)
+    if operator_of(place.record.name).overwrites and place.slot == "input.0":
+        return True  # kept from step to step, and changed in place
     return place.side in ("parameters", "buffers") or leaf.requires_grad is not False
 
 
