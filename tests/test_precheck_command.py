@@ -521,19 +521,29 @@ def test_no_overflow(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_interrupt_leaves_no_worker(step: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "msprobe", "run_ut", "-api_info", str(step), "-o", str(tmp_path)]
-    process = subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    deadline = time.monotonic() + 300
-    while not list(tmp_path.glob(RESULT.format("*"))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    assert process.wait(60) == 130
+    """On a busy machine a check may have ended when this process is woken: then it is begun again."""
+    for number in range(10):
+        process, status = _interrupted_check(step, tmp_path / str(number))
+        if status != 0:
+            break
+    assert status == 130
     deadline = time.monotonic() + 60  # a process that has ended is there until init has seen that
     while _has_members(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _has_members(process.pid)
+
+
+def _interrupted_check(step: Path, out: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Interrupt a check when it has begun to write its table, and return its exit status."""
+    command = [sys.executable, "-m", "msprobe", "run_ut", "-api_info", str(step), "-o", str(out)]
+    process = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 300
+    while not list(out.glob(RESULT.format("*"))) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    return process, process.wait(60)
 
 
 def test_an_interrupt_while_a_worker_is_started_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
