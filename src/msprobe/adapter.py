@@ -73,7 +73,7 @@ class ModuleWatch(Region, Protocol):
     def end(self, call: Any, module: Any, output: Any) -> None: ...
 
     def safely(self, doing: str, record: str, work: Callable[..., T], *args: Any) -> T | None:
-        """`work(*args)`; an error of it is told, and is no error of training."""
+        """Return `work(*args)`; log an error of it, and let training go on."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Task free_benchmark: calls are made a second time with other inputs; whose answer moves is told."""
+"""Task free_benchmark: make each call a second time with other inputs, and report unstable results."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ class Check:
     def safely(
         self, doing: str, name: CallName, work: Callable[..., T], *args: Any, in_graph: bool = False
     ) -> T | None:
-        """`work(*args)`, outside every graph unless it shall be part of one; an error of it is told."""
+        """Return `work(*args)`, outside of every graph unless `in_graph`; log an error of it."""
         result: list[T] = []
         with self._guard(nullcontext() if in_graph else self._bench.replay.outside(), doing, name):
             result.append(work(*args))

@@ -62,7 +62,7 @@ class Recorder:
 
     @property
     def is_idle(self) -> bool:
-        """Listening would come to nothing: no record can be taken, which was told."""
+        """Whether no record can be written any more; that was logged."""
         return not self._sink.is_open
 
     # --- calls of APIs ---

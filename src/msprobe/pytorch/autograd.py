@@ -1,4 +1,4 @@
-"""A call's own gradients: hooks on the graph nodes at its borders; no node is inserted, no total taken.
+"""Record the gradients of a single call, by hooks on the first and last graph nodes that it made.
 
 Before a call the gradient edge of each input is noted. After it the part of the graph that the call made is
 walked from its outputs; nodes made by the call are told by their sequence number. The nodes whose edges leave
@@ -238,9 +238,9 @@ _Share = tuple["Tensor | None", _Part]  # a gradient, and the part of it that co
 
 
 class Tap:
-    """The hooks of one call; tells its sink each gradient, and when all have come.
+    """The hooks of one call, which hand each gradient to a sink and finish when all have come.
 
-    A gradient that takes work on tensors is told as the function that does it, so that the sink can guard it.
+    A gradient that must be computed is handed over as a function, so that the sink can guard the call.
     """
 
     __slots__ = ("_came", "_expected", "_fired", "_pass", "_shares", "_sink")
@@ -300,7 +300,7 @@ class Tap:
             torch.autograd.Variable._execution_engine.queue_callback(self._flush)
 
     def _gather(self, index: int, share: _Share) -> None:
-        """One of several shares of an input's gradient: their sum is told when the last has come."""
+        """Keep one of several shares of an input's gradient; hand over their sum after the last."""
         shares = self._came.setdefault(index, [])
         shares.append(share)
         if len(shares) == self._shares[index]:

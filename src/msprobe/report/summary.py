@@ -1,4 +1,4 @@
-"""The outcome for programs: a JSON summary with stable keys, and JUnit XML; docs/compare.md tells of both."""
+"""Write the answer for programs: JSON with stable keys, and JUnit XML (see docs/compare.md)."""
 
 from __future__ import annotations
 
@@ -160,10 +160,10 @@ def _number(value: float | None) -> float | str | None:
 
 
 def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
-    """Yield a test suite for each step and rank, with a test for each call; one that made a difference fails.
+    """Yield a test suite for each step and rank. A call that made a difference is a failed test.
 
-    Where it cannot be told whether the runs diverge, a suite of its own has one test, which is in error. It
-    fails where they diverge and no call of the table is the one that made it.
+    One more test stands for all steps and ranks: an error if it cannot be told whether the runs diverge, a
+    failure if they diverge and no call of the table made the difference.
     """
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="msprobe compare">\n'
     for outcome in outcomes:

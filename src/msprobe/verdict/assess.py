@@ -16,7 +16,6 @@ from msprobe.graph import Graph
 from msprobe.graph_order import in_order
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
 from msprobe.operators import Operator, operator_of
-from msprobe.pairing.match import Place
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
@@ -34,7 +33,7 @@ from msprobe.verdict.call_facts import (
     unjudged_reason,
 )
 from msprobe.verdict.decisions import flipped_by_decisions, flips_explained, most_flips, rows_apart
-from msprobe.verdict.difference import SKETCH_NOISE
+from msprobe.verdict.difference import SKETCH_NOISE, Difference
 from msprobe.verdict.directions import (
     GAIN,
     NOISE,
@@ -61,8 +60,8 @@ from msprobe.verdict.levels import (
     Made,
     Verdict,
 )
-from msprobe.verdict.one_sided import OneSided, gradients_wanted, paired_calls
-from msprobe.verdict.origins import Origin, Origins
+from msprobe.verdict.one_sided import OneSided, gradients_wanted, only_place, paired_calls
+from msprobe.verdict.origins import COMPUTED, Origin, Origins, is_usual
 from msprobe.verdict.other_form import excused
 from msprobe.verdict.precision import Coarser, Precision, coarser_calls
 from msprobe.verdict.sources import Seen, Sources
@@ -76,10 +75,13 @@ from msprobe.verdict.tolerance import (
     own_rounding,
     usual_rounding,
 )
-from msprobe.verdict.unknown_origin import COMPUTED, is_usual
 
 _EQUAL = Verdict(SAME, error=0.0, tolerance=0.0)
 _LOOKS_EQUAL = _EQUAL._replace(looks_equal=True)
+
+
+def _same(value: Difference) -> Verdict:
+    return _EQUAL if value.is_equal else _LOOKS_EQUAL
 
 
 class Assessed(NamedTuple):
@@ -236,9 +238,8 @@ class _Judge:
 
     def _gradient_of_one_run(self, seen: Seen, verdict: Verdict) -> Verdict:
         """Blame the call that gave back a gradient in one run only, which shows in what is made of it."""
-        side = 0 if seen.pair.target is not None and seen.pair.target.leaf is not None else 1
-        place = seen.pair.golden if side else seen.pair.target
-        assert isinstance(place, Place)
+        side, place = only_place(seen.pair)
+        assert place is not None
         what = reason.what(seen.pair, seen.value)
         makers = self._graphs[side].makers(place.call, place.slot)
         if not makers or makers[0].kind != "call":
@@ -315,7 +316,7 @@ class _Judge:
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
-            return gradients_wanted(seen) or (_EQUAL if value.is_equal else _LOOKS_EQUAL)
+            return gradients_wanted(seen) or _same(value)
         leaf = seen.place.leaf
         if follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
@@ -408,7 +409,7 @@ class _Judge:
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
-            return _EQUAL if value.is_equal else _LOOKS_EQUAL
+            return _same(value)
         inherited = self._lone(seen) if value.sight == "one side" else self._inherited(seen)
         if inherited is not None:
             return inherited

@@ -60,7 +60,7 @@ class Aligned(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A comparison in short: what is told of many ranks and steps."""
+    """The result of comparing one rank at one step, without its values."""
 
     step: int | None
     rank: int | None

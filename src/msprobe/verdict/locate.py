@@ -381,7 +381,7 @@ def _standing(found: Divergence) -> int:
 
 
 def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
-    """Return whether a suspect is not merely a consequence of earlier steps.
+    """Return whether earlier steps do not explain a suspect.
 
     State that comes in different after an earlier step differed is one: the optimizer has made it so. Adam
     makes a whole step of each number of a gradient that is zero but for rounding. A batch or a mask is none.

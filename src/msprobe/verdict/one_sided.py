@@ -128,7 +128,7 @@ class OneSided:
         Where a gradient was lost, parameters lost theirs. Else a call has no gradient of its own, because
         it gave back its argument, as a cast to the dtype that it has, or because nobody asked for it.
         """
-        side, place = _there(pair)
+        side, place = only_place(pair)
         if place is None or (place.record.name.direction == BACKWARD and place.side != "output"):
             return False
         is_backward = place.record.name.direction == BACKWARD
@@ -137,7 +137,7 @@ class OneSided:
     @functools.cached_property
     def _with_lost(self) -> set[int]:
         """The runs that have the gradient of a parameter which the other lacks."""
-        found = map(_there, (p for p in self._pairs if p.is_one_sided or self._is_lost_gradient(p)))
+        found = map(only_place, (p for p in self._pairs if p.is_one_sided or self._is_lost_gradient(p)))
         return {side for side, place in found if place is not None and self._is_of_trained(side, place)}
 
     def _is_of_trained(self, side: int, place: Place) -> bool:
@@ -174,7 +174,7 @@ class OneSided:
         return found
 
 
-def _there(pair: Pair) -> tuple[int, Place | None]:
+def only_place(pair: Pair) -> tuple[int, Place | None]:
     """The run that has a value which the other lacks, and the place of it."""
     for side, place in enumerate((pair.target, pair.golden)):
         if place is not None and place.leaf is not None:

@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msprobe.graph import Graph, Maker
+from msprobe.name import FORWARD
 from msprobe.pairing.match import Pair, Place
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import content, has_vanished, spot_of
 from msprobe.verdict.decisions import most_flips
 from msprobe.verdict.difference import Difference
-from msprobe.verdict.directions import GAIN, unit_tolerance
+from msprobe.verdict.directions import GAIN, SCALE_GAIN, Test, unit_tolerance
 from msprobe.verdict.known_errors import KnownErrors
 from msprobe.verdict.levels import ENTERED, Made, Verdict
 from msprobe.verdict.sources import Seen, Sources
 from msprobe.verdict.stretches import Stretches, spot_of_pair
 from msprobe.verdict.tolerance import FLIP_SHARE, UNKNOWN_GAIN
-from msprobe.verdict.unknown_origin import DRIFT_GAIN
+
+DRIFT_GAIN = 8.0  # of a value that no recorded call made: times the largest relative error so far
+COMPUTED = 2.0**-9  # a plain number that is further off was not computed from what differs, but set
 
 
 class Origin(NamedTuple):
@@ -188,6 +191,26 @@ class Origins:
                 makers = graph.makers(place.call, place.slot)
                 return any(maker.kind == "parameter" for maker in makers)
         return False
+
+
+def is_usual(seen: Seen, tests: Sequence[Test], errors: KnownErrors) -> bool:
+    """Whether a value that no recorded call made is no further off than what went before suggests.
+
+    Each direction has its own limit: rounding that gathers is large, but it has no scale error.
+    """
+    value, drift = seen.value, errors.drift
+    leaf = seen.place.leaf
+    if value.sight == "shape" or value.is_moved or value.is_odd or drift == 0:
+        return False
+    if leaf is not None and not leaf.is_tensor:
+        return value.relative <= unit_tolerance(value) + min(drift, COMPUTED)
+    if not value.is_float:
+        return value.unequal is not None and value.unequal <= most_flips(value.numbers, FLIP_SHARE * drift)
+    size = DRIFT_GAIN * drift
+    if seen.place.record.name.direction != FORWARD:  # what was not recorded may decide, as relu does
+        size = max(size, 2 * math.sqrt(min(FLIP_SHARE * drift, 1.0)))
+    limits = {"size": size, "scale": SCALE_GAIN * errors.scale_drift + drift * drift}
+    return all(test.value <= test.bound + limits.get(test.name, 0.0) for test in tests)
 
 
 def _most_flips(value: Difference, made: Sequence[Made]) -> float:

@@ -109,8 +109,7 @@ def own_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float:
     if reach.is_exact and not mixed:
         return 0.0
     inner = min(unit, SINGLE) * INNER_ROUNDINGS * (1 + math.sqrt(reach.summands)) * max(reach.size, norm)
-    rounded = max(reach.size, norm) if mixed else max(reach.inner, norm)
-    return inner + OUTPUT_ROUNDINGS * unit * math.sqrt(reach.steps) * rounded
+    return inner + OUTPUT_ROUNDINGS * _one_rounding(reach, norm, unit, mixed)
 
 
 def usual_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float:
@@ -121,8 +120,13 @@ def usual_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float
     if reach.is_exact and not mixed:
         return 0.0
     inner = min(unit, SINGLE) * USUAL_SUM * math.sqrt(reach.summands) * max(reach.size, norm)
-    rounded = max(reach.size, norm) if mixed else max(reach.inner, norm)
-    return unit * math.sqrt(reach.steps) * rounded + inner
+    return inner + _one_rounding(reach, norm, unit, mixed)
+
+
+def _one_rounding(reach: Reach, norm: float, unit: float, mixed: bool) -> float:
+    """The error of rounding once to the coarsest dtype, or once after each step."""
+    rounded = max(reach.size if mixed else reach.inner, norm)
+    return unit * math.sqrt(reach.steps) * rounded
 
 
 def forward_reach(
