@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from msprobe.verdict.locate import suspects
 from recorded_pair import Kernel, Run, compared, with_kernel
 from torch_fixtures import probe
 
@@ -430,3 +431,43 @@ def test_equal_runs_are_called_equal(tmp_path: Path) -> None:
     for task in ("tensor", "statistics"):
         found = compared(tmp_path / task, computed(torch.tanh), computed(torch.tanh), task, "mix")
         assert found.words.startswith("No divergence: ") and "and all are equal." in found.words
+
+
+# ---- what one step hands to the next ----
+
+
+def remembered(gain: float = 1.0, *, forgets: bool = False) -> Run:
+    """A net that is not trained and begins each step with what the step before ended with, as a cache does.
+
+    `forgets`: the third step begins with what the first ended with.
+    """
+
+    def run() -> tuple[nn.Module, list[Step]]:
+        model = nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)])
+        states = [torch.zeros(4, 16)]
+
+        @torch.no_grad()
+        def step() -> None:
+            before = states[1] if forgets and len(states) == 3 else states[-1]
+            after: Tensor = model[1](torch.relu(model[0](before) * 3)) * gain + before
+            states.append(after)
+
+        return model, [step] * 3
+
+    return run
+
+
+@each_task
+def test_what_a_step_hands_to_the_next_is_judged_where_it_was_made(tmp_path: Path, task: str) -> None:
+    found = compared(tmp_path, remembered(1.02), remembered(), task, "L1")
+    named = {each.place.name for each in suspects([one.located for one in found.comparisons])}
+    assert named == {"Tensor.__mul__.1.forward.input.1"}
+
+
+@each_task
+def test_state_of_the_wrong_step_is_named(tmp_path: Path, task: str) -> None:
+    found = compared(tmp_path, remembered(forgets=True), remembered(), task, "L1")
+    assert found.culprit is not None
+    assert (found.culprit.step, found.named) == (2, "Functional.linear.0.forward.input.0")
+    made = "Tensor.__add__.0.forward.output.0"
+    assert f"it is {made} of step 0, in the golden run {made} of step 1" in found.words

@@ -368,21 +368,112 @@ def test_what_may_have_been_written_unnoticed_is_not_said_to_be_the_same(probe: 
     assert found["Torch.cos.0.forward.input.0"] in (None, "Torch.exp.1.forward.output.0")
 
 
-def test_stop_forgets_what_was_made_before_and_names_stay(probe: Probe) -> None:
+def _in_two_parts(probe: Probe, between: Any, *, by_step: bool) -> dict[str, str | None]:
+    """What goes into the second of two layers, if recording stops between them."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.ones(2, 4)
     debugger = probe.debugger("L0")
     debugger.start(model)
     h = model[0](x)
     debugger.stop()
+    if by_step:
+        debugger.step()
+    with torch.no_grad():
+        h = between(h) if between is not None else h
     debugger.start(model)
     loss = model[1](h).sum()
     debugger.stop()
     loss.backward()
     debugger.step()
-    found = makers(probe.data())
-    assert found["Module.1.Linear.forward.0.input.0"] is None
+    return makers(probe.data(int(by_step)))
+
+
+def test_what_outlives_a_stop_keeps_its_maker(probe: Probe) -> None:
+    found = _in_two_parts(probe, None, by_step=False)
+    assert found["Module.1.Linear.forward.0.input.0"] == "Module.0.Linear.forward.0.output.0"
     assert found["Module.1.Linear.forward.0.parameters.weight"] == "parameter:1.weight"
     assert found["Module.0.Linear.backward.0.input.0"] == "Module.1.Linear.backward.0.output.0"
+
+
+def test_what_outlives_a_step_names_that_step(probe: Probe) -> None:
+    found = _in_two_parts(probe, None, by_step=True)
+    assert found["Module.1.Linear.forward.0.input.0"] == "step0/Module.0.Linear.forward.0.output.0"
+    graph = Graph(read_one(probe.rank(1) / "dump.json"))
+    assert graph.makers("Module.1.Linear.forward.0", "input.0") == ()
+    maker = graph.left_behind("Module.1.Linear.forward.0", "input.0")
+    assert maker is not None
+    assert (maker.kind, maker.is_exact) == ("earlier step", True)
+
+
+@pytest.mark.parametrize("by_step", [False, True])
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda h: h.mul_(2),
+        lambda h: (h.data.mul_(2), h)[1],
+        lambda h: h.numpy().fill(3) or h,
+        lambda h: h[:1],
+    ],
+)
+def test_what_changed_while_nobody_listened_is_not_what_was_made(
+    probe: Probe, between: Any, by_step: bool
+) -> None:
+    """Also where torch counts no change; a view shares memory with it."""
+    found = _in_two_parts(probe, between, by_step=by_step)
+    maker = found["Module.1.Linear.forward.0.input.0"]
+    assert maker == ("~step0/" if by_step else "~") + "Module.0.Linear.forward.0.output.0"
+
+
+def test_memory_that_is_used_again_after_a_step_has_no_earlier_maker(probe: Probe) -> None:
+    debugger = probe.debugger("L1")
+    for _ in range(3):
+        debugger.start()
+        x = torch.zeros(64, 64)
+        for _ in range(20):
+            x = torch.sin(x)
+        debugger.stop()
+        debugger.step()
+        kept = weakref.ref(x)
+        del x
+        gc.collect()
+        assert kept() is None
+    for step in (1, 2):
+        assert not any((maker or "").startswith("step") for maker in makers(probe.data(step)).values())
+
+
+class Remembering(nn.Module):
+    """Begins with what the step before ended with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.h = nn.GRUCell(4, 4), torch.zeros(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.cell(x, self.h)
+        self.h = h.detach()
+        return h
+
+
+def test_an_optimizer_and_a_net_keep_state_over_steps(probe: Probe) -> None:
+    """Unknown is only what existed before the first step."""
+    model, x = Remembering(), torch.ones(2, 4)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    debugger = probe.debugger("mix")
+    for _ in range(3):
+        debugger.start(model)
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        debugger.stop()
+        debugger.step()
+    assert probe.troubles() == probe.troubles(1) == ""
+    first, second, third = (makers(probe.data(step), "input_args") for step in range(3))
+    assert first["Module.cell.GRUCell.forward.0.input.1"] is None
+    assert second["Module.cell.GRUCell.forward.0.input.1"] == "step0/Torch.gru_cell.0.forward.output.0"
+    averages = [maker for slot, maker in second.items() if slot.startswith("Tensor.lerp_")]
+    assert averages[:2] == ["optimizer:exp_avg.cell.weight_ih", "gradient:cell.weight_ih"]
+    assert second == {slot: (maker or "").replace("step1", "step0") or None for slot, maker in third.items()}
+    known = {maker for maker in second.values() if (maker or "").startswith("optimizer:")}
+    assert {f"optimizer:exp_avg_sq.cell.{name}" for name in ("weight_hh", "bias_ih")} < known
 
 
 def test_threads_do_not_mix_their_tensors(probe: Probe) -> None:

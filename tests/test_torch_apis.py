@@ -8,7 +8,7 @@ import sys
 import types
 import unittest
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
-from msprobe.adapter import Api
+from msprobe.adapter import Api, OptimizerState
 from msprobe.errors import ConfigError
 from msprobe.pytorch import apis
 from msprobe.pytorch.adapter import TorchAdapter
@@ -86,6 +86,9 @@ class Seen:
 
     def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
         """Copies are no calls."""
+
+    def optimizes(self, states: Iterable[OptimizerState]) -> None:
+        return
 
 
 def op_samples() -> dict[str, list[tuple[list[Any], dict[str, Any]]]]:

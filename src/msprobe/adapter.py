@@ -37,8 +37,16 @@ class Copied(Protocol):
     def __call__(self, source: Any, copy: Any, *, is_whole: bool) -> None: ...
 
 
+class OptimizerState(NamedTuple):
+    """A tensor that an optimizer keeps from step to step."""
+
+    name: str  # such as `exp_avg`
+    parameter: Any  # that it is kept for; None where its name says so
+    tensor: Any
+
+
 class Region(Protocol):
-    """What an adapter tells about checkpointed code, which runs a second time during backward."""
+    """What an adapter tells about checkpointed code, which runs a second time, copies and optimizers."""
 
     def mark(self) -> Any:
         """Before the first run: where the call counts stand."""
@@ -50,6 +58,10 @@ class Region(Protocol):
 
     def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
         """After a call that is not recorded: its result is a copy of a tensor, or of some of its elements."""
+        ...
+
+    def optimizes(self, states: Iterable[OptimizerState]) -> None:
+        """Before an optimizer makes its step: what it has kept so far."""
         ...
 
 

@@ -3,7 +3,9 @@
 A leaf says in `made_by` who made it:
 
     Functional.linear.3.forward.output.0   this slot of this recording has exactly this value
+    step0/Torch.relu.0.forward.output.0    the same of the recording of an earlier step
     parameter:blocks.0.q.weight            a parameter of the model, by its name; also buffer: and gradient:
+    optimizer:exp_avg.blocks.0.q.weight    what an optimizer keeps for a parameter
     ~X                                     shares memory with X: a view of it, or changed in place since
 
 What was not noted is inferred, here and nowhere else. The gradient that enters a backward call is the sum of
@@ -22,13 +24,21 @@ from typing import Literal, NamedTuple, get_args
 
 from msprobe.graph_order import in_order
 from msprobe.graph_values import adds_up, is_equal, is_telling, key_of
-from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName, record_and_slot, slot_name
+from msprobe.name import (
+    BACKWARD,
+    FORWARD,
+    PARAMETERS_GRAD,
+    CallName,
+    earlier_step,
+    record_and_slot,
+    slot_name,
+)
 from msprobe.record import Leaf, Recording, Side, slots
 
-Kind = Literal["call", "parameter", "buffer", "gradient", "data"]
+Kind = Literal["call", "parameter", "buffer", "gradient", "optimizer", "earlier step"]
 Spot = tuple[str, str]  # a record and one of its slots
 
-_KINDS = frozenset(get_args(Kind)) - {"call"}
+_KINDS = frozenset(get_args(Kind)) - {"call", "earlier step"}
 _STATE = ("parameters", "buffers", "buffers_after")
 _SHARES = "~"
 _MOST = 20  # outputs with the same values: the nearest
@@ -38,8 +48,8 @@ class Maker(NamedTuple):
     """Who made a value."""
 
     kind: Kind
-    name: str  # of the record, or of the parameter, buffer or gradient
-    slot: str = ""  # of the record
+    name: str  # of the record, or of the parameter, buffer, gradient or state
+    slot: str = ""  # of the record; of an earlier step the whole name there
     is_exact: bool = True  # False: a view or part of it, one of several that were added up, or inferred
 
 
@@ -68,7 +78,10 @@ class Graph:
         return any(leaf is not None and leaf.made_by is not None and _is_tensor(leaf) for leaf in found)
 
     def makers(self, record: str, slot: str) -> tuple[Maker, ...]:
-        """The makers of an input, or of a module's output: none if unknown, several if it is their sum."""
+        """The makers of an input, or of a module's output: none if unknown, several if it is their sum.
+
+        What an earlier step left behind was made by nobody in this one: see left_behind().
+        """
         found = self._known.get((record, slot))
         if found is None:
             found = self._known[record, slot] = self._makers(record, slot)
@@ -78,7 +91,7 @@ class Graph:
         leaf = self.leaf(record, slot)
         if leaf is None:
             return ()
-        noted = self._noted(leaf) or self._inferred(record, slot)
+        noted = None if is_carried(leaf.made_by) else self._noted(leaf) or self._inferred(record, slot)
         name = self._records[record].name
         if name.direction == PARAMETERS_GRAD:
             shares = self._parameter_shares(record, slot)
@@ -87,6 +100,11 @@ class Graph:
         else:
             shares = []
         return self._chosen(leaf, noted, shares)
+
+    def left_behind(self, record: str, slot: str) -> Maker | None:
+        """The slot of an earlier step, or the state of an optimizer, that a value is."""
+        leaf = self.leaf(record, slot)
+        return self._noted(leaf) if leaf is not None and is_carried(leaf.made_by) else None
 
     def users(self, record: str, slot: str) -> tuple[Spot, ...]:
         """The inputs that an output went into: the record and the slot of each."""
@@ -223,6 +241,8 @@ class Graph:
         is_exact = not text.startswith(_SHARES)
         text = text.removeprefix(_SHARES)
         kind, _, name = text.partition(":")
+        if earlier_step(text) is not None:
+            return Maker("earlier step", text, text.partition("/")[2], is_exact)
         if kind in _KINDS:
             return Maker(kind, name, "", is_exact)  # type: ignore[arg-type]  # it is one of them
         found = record_and_slot(text, self._records)
@@ -414,6 +434,12 @@ class Graph:
 
     def _state_of(self, owner: str) -> dict[str, str]:
         return self._states.get(owner, {})
+
+
+def is_carried(made_by: str | None) -> bool:
+    """Whether an earlier step made a value or an optimizer has kept it: no call of this step made it."""
+    name = (made_by or "").removeprefix(_SHARES)
+    return name.startswith("optimizer:") or earlier_step(name) is not None
 
 
 def _is_tensor(leaf: Leaf) -> bool:

@@ -5,6 +5,7 @@ Module.blocks.0.ln.LayerNorm.forward.0 a module: the count stands behind the dir
 Module.head.Linear.parameters_grad     the gradients of a module's parameters (26.2.0 appends a count)
 loss.0.debug                           a variable saved at level debug
 Functional.linear.0.forward.input.1    a slot: one of the places of a record where a leaf was seen
+step0/Functional.linear.0.forward.output.0    a slot of the recording of an earlier step
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _MODULE_STARTS = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
 
 _DIRECTIONS = (FORWARD, BACKWARD, PARAMETERS_GRAD, DEBUG)
 _COUNT = re.compile("0|[1-9][0-9]{0,17}")
+_OF_EARLIER_STEP = re.compile(r"step([0-9]+)/")
 
 
 class CallName(NamedTuple):
@@ -131,6 +133,17 @@ def record_and_slot(place: str, records: Container[str]) -> tuple[str, str] | No
             return place[:end], place[end + 1 :]
         end = place.find(".", end + 1)
     return None
+
+
+def in_step(place: str, step: int) -> str:
+    """Return the name of a slot in later steps, such as `step0/Torch.relu.0.forward.output.0`."""
+    return f"step{step}/{place}"
+
+
+def earlier_step(place: str) -> int | None:
+    """Return the step that in_step() has put before a name; None where it has not."""
+    found = _OF_EARLIER_STEP.match(place)
+    return None if found is None else int(found[1])
 
 
 def slot_name(record: str, slot: str) -> str:

@@ -337,19 +337,64 @@ def test_without_cells_an_optimizer_takes_what_calls_gave_out(probe: Probe) -> N
     ]
 
 
-def test_stop_forgets_what_was_made_before_and_names_stay(probe: Probe) -> None:
+@pytest.mark.parametrize(
+    ("by_step", "is_changed", "maker"),
+    [
+        (False, False, "Cell.0.Dense.forward.0.output.0"),
+        (True, False, "step0/Cell.0.Dense.forward.0.output.0"),
+        (True, True, "~step0/Cell.0.Dense.forward.0.output.0"),
+    ],
+)
+def test_what_outlives_a_stop_keeps_its_maker(
+    probe: Probe, by_step: bool, is_changed: bool, maker: str
+) -> None:
     model = nn.SequentialCell(nn.Dense(4, 4), nn.Dense(4, 4))
     debugger = probe.debugger("L0")
     debugger.start(model)
     h = model[0](given())
     debugger.stop()
+    if by_step:
+        debugger.step()
+    if is_changed:
+        h[0] = 1
     debugger.start(model)
     model[1](h)
     debugger.stop()
     debugger.step()
-    found = makers(probe)
-    assert found["Cell.1.Dense.forward.0.input.0"] is None
+    found = makers(probe, int(by_step))
+    assert found["Cell.1.Dense.forward.0.input.0"] == maker
     assert found["Cell.1.Dense.forward.0.parameters.weight"] == "parameter:1.weight"
+
+
+class Momentum(nn.Optimizer):
+    """One of the user's own; MindSpore compiles its own optimizers, whose state nobody sees."""
+
+    def __init__(self, parameters: list[Parameter]) -> None:
+        super().__init__(0.1, parameters)
+        self.kept = self.parameters.clone(prefix="moment", init="zeros")
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> None:
+        for parameter, kept, gradient in zip(self.parameters, self.kept, gradients, strict=True):
+            ops.assign(kept, ops.add(ops.mul(kept, 0.9), gradient))
+            ops.assign_sub(parameter, ops.mul(kept, 0.1))
+
+
+def test_what_an_optimizer_keeps_has_names(probe: Probe) -> None:
+    model = nn.SequentialCell(nn.Dense(4, 4))
+    optimizer = Momentum(model.trainable_params())
+    step, debugger = gradients_of(model), probe.debugger("L1")
+    for _ in range(2):
+        debugger.start(model)
+        _, gradients = step(given())
+        optimizer(gradients)
+        debugger.stop()
+        debugger.step()
+    assert probe.troubles() == probe.troubles(1) == ""
+    one, two = makers(probe), makers(probe, 1)
+    for found in (one, two):
+        assert found["Functional.mul.0.forward.input.0"] == "optimizer:moment.0.weight"
+        assert found["Functional.mul.2.forward.input.0"] == "optimizer:moment.0.bias"
+    assert type(optimizer).__call__ is nn.Cell.__call__
 
 
 # ---- nothing that is said is wrong ----

@@ -13,6 +13,7 @@ from typing import Any
 from msprobe.adapter import Adapter, Replay, Undo, Want
 from msprobe.capture.chosen import Chosen
 from msprobe.capture.free_benchmark import Check
+from msprobe.capture.makers import Carried
 from msprobe.capture.recorder import Plan, Recorder
 from msprobe.capture.scope import Scope
 from msprobe.capture.stacks import Stacks
@@ -56,6 +57,7 @@ class Debugger:
         self._variables: VariableRecorder | None = None
         self._writer: Writer | None = None
         self._told: set[str] = set()
+        self._carried = Carried()
         atexit.register(self.close)
         forsake = weakref.WeakMethod(self._forsake)
         os.register_at_fork(after_in_child=lambda: (method := forsake()) and method())
@@ -198,6 +200,7 @@ class Debugger:
             getattr(section, "data_mode", ("all",)),
             inner=self.config.level == "mix",
         )
+        self._carried.step = self._step
         return self._task.recorder(
             Opening(
                 self._step,
@@ -208,6 +211,7 @@ class Debugger:
                 scope,
                 self._stacks,
                 self._plan(),
+                self._carried,
             )
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-from msprobe.adapter import Adapter, Want
-from msprobe.capture.makers import BEFORE_ALL, NAMED, Makers, sharing
+from msprobe.adapter import Adapter, OptimizerState, Want
+from msprobe.capture.makers import BEFORE_ALL, NAMED, Carried, Makers, sharing
 from msprobe.capture.memo import Memo, Seen
 from msprobe.capture.module_state import MODULE_STATE
 from msprobe.name import slot_name
@@ -25,12 +25,14 @@ def _outline(tensor: Any) -> Leaf:
 class Descriptions:
     """Describes the tensors of one step; holds none of them alive."""
 
-    def __init__(self, adapter: Adapter, want: Want, *, sketches_state: bool = False) -> None:
+    def __init__(
+        self, adapter: Adapter, want: Want, carried: Carried, *, sketches_state: bool = False
+    ) -> None:
         self._adapter = adapter
         self._want = want
         self._sketches_state = sketches_state  # whatever the mode: steps are compared by them
         self._memo = Memo()
-        self._makers = Makers(adapter)
+        self._makers = Makers(adapter, carried)
         self.drop: Callable[[Any], None] = self._memo.drop
 
     @property
@@ -41,6 +43,10 @@ class Descriptions:
     def name_state(self, models: Any) -> None:
         """Learn the names of the parameters and buffers of the models that start() was given."""
         self._makers.name(self._adapter.named_state(models))
+
+    def name_kept(self, states: Iterable[OptimizerState]) -> None:
+        """Learn the names of what an optimizer has kept."""
+        self._makers.name_kept(states)
 
     def of(self, tensor: Any, record: str, slot: str, since: int | None = None) -> tuple[Leaf, Seen | None]:
         """The leaf of a tensor, and what is known of it while it does not change.

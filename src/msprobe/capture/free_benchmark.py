@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
-from msprobe.adapter import Adapter, Api, Replay
+from msprobe.adapter import Adapter, Api, OptimizerState, Replay
 from msprobe.capture.answers import Answer, Finding, Judge, Second, answers_of, shown
 from msprobe.capture.calls import Again, Counts, Guard, Mark, Thread
 from msprobe.capture.chosen import Chosen
@@ -315,6 +315,9 @@ class Check:
         return Again(self._thread, mark)
 
     def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
+        """Do nothing: this task does not ask who made a tensor."""
+
+    def optimizes(self, states: Iterable[OptimizerState]) -> None:
         """Do nothing: this task does not ask who made a tensor."""
 
     def pause(self) -> None:

@@ -1,4 +1,4 @@
-"""Who made a tensor: known by its name in the model, or by the memory that it shares with what came out."""
+"""Who made a tensor: known by its name, or by the memory that it shares with what calls gave out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from msprobe.adapter import Adapter, Extent, State
+from msprobe.adapter import Adapter, Extent, OptimizerState, State
 from msprobe.capture.memo import Seen
+from msprobe.name import earlier_step, in_step
 from msprobe.record import Leaf
 
 BEFORE_ALL = -2  # a moment: what is known of a tensor counts, whenever it was noted
@@ -18,8 +19,38 @@ NAMED = sys.maxsize  # the moment of a parameter or buffer, which keeps its name
 _SHARES = "~"  # before a maker: its memory, but perhaps not its value
 _MANY = 50_000
 _MOST_TENSORS = 16  # that are remembered of one memory
+_KINDS = ("parameter:", "buffer:", "gradient:", "optimizer:")  # makers that are no call begin so
 
 _Named = tuple["weakref.ref[Any]", str]
+
+
+class Carried:
+    """Who made the tensors that outlive a stop(), over all steps; holds none of them alive.
+
+    What writes to them after that is not seen, so they are what they were only if their content is the same.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0  # that is recorded now
+        self._kept: dict[int, tuple[int, Seen]] = {}  # by the id of what stands for the memory
+
+    def keep(self, noted: Iterable[Seen]) -> None:
+        """Keep of what was noted what is still in memory."""
+        kept = {key: each for key, each in self._kept.items() if each[1].memory() is not None}
+        for seen in noted:
+            memory = seen.memory()
+            if memory is not None:
+                kept[id(memory)] = self.step, seen
+        self._kept = kept
+
+    def noted_on(self, memory: Any) -> Iterator[tuple[str, Seen]]:
+        """What was noted on a memory when it was kept, and the maker as this step names it; latest first."""
+        step, latest = self._kept.get(id(memory), (0, None))
+        if latest is None or latest.memory() is not memory:
+            return
+        for seen in (latest, *reversed(latest.earlier)):
+            if seen.maker is not None and not seen.maker.lstrip(_SHARES).startswith(_KINDS):
+                yield _in_step(seen.maker, step, self.step), seen
 
 
 class Makers:
@@ -29,9 +60,11 @@ class Makers:
     reference to it.
     """
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, carried: Carried) -> None:
         self.moment = 0  # counts what was noted
         self._adapter = adapter
+        self._carried = carried
+        self._kept: dict[int, _Named] = {}  # states of optimizers, by the id of the tensor
         self._named: dict[int, _Named] = {}  # by the id of the tensor
         self._parameters: dict[tuple[int, ...], list[_Named]] = {}  # by shape
         self._named_memories: dict[int, list[_Named]] = {}  # by the id of what stands for the memory
@@ -49,6 +82,14 @@ class Makers:
             if kind == "parameter" and is_first:
                 parameters[shape].append((known[0], name))
         self._named, self._parameters, self._named_memories = named, parameters, memories
+
+    def name_kept(self, states: Iterable[OptimizerState]) -> None:
+        """Learn the names of what an optimizer has kept, such as `exp_avg.0.weight`."""
+        for name, parameter, tensor in states:
+            of = None if parameter is None else self.name_of(parameter)
+            if parameter is None or of is not None:
+                full = name if of is None else f"{name}.{of.partition(':')[2]}"
+                self._kept[id(tensor)] = weakref.ref(tensor), f"optimizer:{full}"
 
     def name_of(self, tensor: Any) -> str | None:
         """The name of a parameter, of a buffer, or of a gradient that was found to be one."""
@@ -99,7 +140,10 @@ class Makers:
         for where, seen in found:
             if _overlap(where, extent):
                 return seen.maker and sharing(seen.maker)
-        return next(self._named_in(memory, extent), None)
+        kept = self._kept.get(id(tensor))
+        if kept is not None and kept[0]() is tensor:
+            return kept[1]
+        return self._of_earlier(memory, extent, leaf) or next(self._named_in(memory, extent), None)
 
     def share_memory(self, one: Any, other: Any) -> bool:
         """Whether two tensors lie in the same memory, at any places; also where neither has any."""
@@ -113,8 +157,19 @@ class Makers:
         extents = (self._adapter.extent_of(each, None, Leaf("")) for each in (one, other))
         return len({extent[:2] for extent in extents}) == 1
 
+    def _of_earlier(self, memory: Any, extent: Extent, leaf: Leaf) -> str | None:
+        """Who made a tensor before a stop(): exactly this one only if its content says so."""
+        for maker, seen in self._carried.noted_on(memory):
+            where = self._extent(seen)
+            if where[:2] == extent[:2] and _is_same_content(seen.leaf, leaf):
+                return maker
+            if _overlap(where, extent):
+                return sharing(maker)
+        return None
+
     def forget(self) -> None:
-        """Forget who made what; a parameter stays the parameter that it is."""
+        """Forget who made what, but for what outlives this; a parameter stays the parameter that it is."""
+        self._carried.keep(list(self._latest.values()))
         self._latest.clear()
 
     def _seen_in(self, memory: Any) -> Iterator[Seen]:
@@ -156,13 +211,27 @@ def _is_same(where: Extent, extent: Extent, ours: Leaf, theirs: Leaf) -> bool:
         return False
     if where.changes is not None and extent.changes is not None:
         return where.changes == extent.changes
+    return _is_same_content(ours, theirs)
+
+
+def _is_same_content(ours: Leaf, theirs: Leaf) -> bool:
+    """Whether two leaves are known to show the same bits."""
     content = ours.hash, ours.checksum
-    return content != (None, None) and content == (theirs.hash, theirs.checksum)
+    is_known = content != (None, None) and content == (theirs.hash, theirs.checksum)
+    return is_known and (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
 
 
 def sharing(maker: str) -> str:
     """Return `~maker`: what a value says of its maker that is perhaps not quite what that gave out."""
     return maker if maker.startswith(_SHARES) else f"{_SHARES}{maker}"
+
+
+def _in_step(maker: str, step: int, now: int) -> str:
+    """Name the maker of another step: `step0/Functional.relu.0.forward.output.0`."""
+    name = maker.lstrip(_SHARES)
+    if step == now or earlier_step(name) is not None:
+        return maker
+    return f"{_SHARES if maker.startswith(_SHARES) else ''}{in_step(name, step)}"
 
 
 def _holds(whole: Extent, part: Extent) -> bool:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
-from msprobe.adapter import Adapter, Api, Want
+from msprobe.adapter import Adapter, Api, OptimizerState, Want
 from msprobe.capture.calls import Again, Call, Counts, Guard, Mark, Thread
 from msprobe.capture.descriptions import Descriptions
 from msprobe.capture.gradients import CallGradients, ParameterGradients
+from msprobe.capture.makers import Carried
 from msprobe.capture.memo import Seen
 from msprobe.capture.module_state import MODULE_STATE, ModuleState
 from msprobe.capture.scope import Scope
@@ -43,7 +44,16 @@ class Plan(NamedTuple):
 class Recorder:
     """Records one step of one rank; gradients are taken until close(), calls only while listening."""
 
-    def __init__(self, adapter: Adapter, sink: RecordSink, scope: Scope, stacks: Stacks, plan: Plan) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        sink: RecordSink,
+        scope: Scope,
+        stacks: Stacks,
+        plan: Plan,
+        carried: Carried | None = None,
+    ) -> None:
+        """`carried`: what earlier steps have made; without it this step knows only itself."""
         self.listening = False
         self.closed = False
         self.scope = scope
@@ -51,7 +61,9 @@ class Recorder:
         self._sink = sink
         self._stacks = stacks
         self.plan = plan
-        self._descriptions = Descriptions(adapter, plan.want, sketches_state=plan.with_state)
+        self._descriptions = Descriptions(
+            adapter, plan.want, carried or Carried(), sketches_state=plan.with_state
+        )
         self._counts = Counts()
         self._thread = Thread()
         self._lock = threading.RLock()
@@ -256,6 +268,10 @@ class Recorder:
     def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
         if not self._thread.inside and (self.listening or self._runs_again()):
             self.safely("note a copy of", "a tensor", self._descriptions.note_copy, source, copy, is_whole)
+
+    def optimizes(self, states: Iterable[OptimizerState]) -> None:
+        if not self._thread.inside and self.listening:
+            self.safely("name the state of", "an optimizer", self._descriptions.name_kept, states)
 
     def _runs_again(self) -> bool:
         """Checkpointed code may run again after stop(), when backward comes; then only this run is seen."""

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from msprobe.adapter import Adapter, Replay
 from msprobe.capture.free_benchmark import Bench, Check
+from msprobe.capture.makers import Carried
 from msprobe.capture.overflow import OverflowRecorder
 from msprobe.capture.overflow_limit import Limit
 from msprobe.capture.recorder import Plan, Recorder
@@ -32,6 +33,7 @@ class Opening(NamedTuple):
     scope: Scope
     stacks: Stacks
     plan: Plan
+    carried: Carried  # who made what outlives a step
 
 
 class Task(Protocol):
@@ -61,7 +63,9 @@ class Recording(Task):
         self.saves_tensors = config.task == "tensor" or bool(getattr(config.section, "tensor_list", ()))
 
     def recorder(self, opening: Opening) -> Recorder:
-        return Recorder(opening.adapter, opening.write(), opening.scope, opening.stacks, opening.plan)
+        return Recorder(
+            opening.adapter, opening.write(), opening.scope, opening.stacks, opening.plan, opening.carried
+        )
 
 
 def tell_how_overflows_are_found(adapter: Adapter) -> None:

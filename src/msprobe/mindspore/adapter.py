@@ -91,6 +91,7 @@ class MindSporeAdapter:
         installs = [
             lambda: replace_places(self.places(), seen),
             lambda: self.custom.install(seen),
+            lambda: cells.watch_optimizers(region.optimizes),
         ]
         if self.model is not None:
             installs.append(lambda: self._primitives.install(self.model, seen))

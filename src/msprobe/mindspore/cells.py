@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from mindspore import nn, ops
+from mindspore.experimental import optim
 
-from msprobe.adapter import Api, Around, ModuleWatch, State, Undo
+from msprobe.adapter import Api, Around, ModuleWatch, OptimizerState, State, Undo
 from msprobe.capture import models
 from msprobe.capture.patch import Shared, replace, together
 from msprobe.mindspore.framework import executor, raise_late_errors
 from msprobe.mindspore.recompute import is_machinery, watch_recompute
 from msprobe.name import module_owner
+
+_OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 
 Parts = Callable[[Any], Iterable[tuple[str, Any]]]
 
@@ -69,6 +72,20 @@ def named_state(model: Any, kind: Kind = CELLS) -> Iterator[State]:
                     yield State("parameter", f"{around}{name}", parameter, tuple(parameter.shape))
             for name, buffer in kind.buffers(cell):
                 yield State("buffer", f"{around}{name}", buffer, tuple(buffer.shape))
+
+
+def watch_optimizers(optimizes: Callable[[Iterable[OptimizerState]], None]) -> Undo:
+    """Tell of the parameters of each optimizer, before its step; those of the model are among them."""
+
+    def make(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def seen(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            optimizes(OptimizerState(each.name, None, each) for each in optimizer.get_parameters())
+            return call(optimizer, *args, **kwargs)
+
+        return seen
+
+    return together(*(functools.partial(replace, kind, "__call__", make) for kind in _OPTIMIZERS))
 
 
 def watch_cells(model: Any, watch: ModuleWatch, kind: Kind = CELLS) -> Undo:

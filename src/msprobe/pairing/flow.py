@@ -6,6 +6,7 @@ import bisect
 from collections import defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 
+from msprobe.graph import is_carried
 from msprobe.graph_values import is_telling
 from msprobe.pairing.likeness import Node, differ
 from msprobe.pairing.match import Place
@@ -61,7 +62,7 @@ def _keys(place: Place) -> Iterator[Hashable]:
         return
     if place.side == "output":
         yield leaf.made_by or place.name  # what a module gives out was made by a call in it
-    elif leaf.made_by is not None:
+    elif leaf.made_by is not None and not is_carried(leaf.made_by):
         yield leaf.made_by.removeprefix("~")
         return
     if is_telling(leaf):

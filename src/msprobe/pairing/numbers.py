@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msprobe.graph import is_carried
 from msprobe.graph_values import is_telling
 from msprobe.kernels import Statistics
 from msprobe.name import FORWARD, CallName, slot_name
@@ -110,8 +111,8 @@ def _other_makers(name: CallName, ours: _Inputs, theirs: _Inputs) -> Iterator[st
 
 
 def _maker(leaf: Leaf) -> str:
-    """Who made a value or the memory that it lies in, as recorded; empty if unknown."""
-    return (leaf.made_by or "").removeprefix("~")
+    """Who made a value or the memory that it lies in, as recorded; empty if no call of this step did."""
+    return "" if is_carried(leaf.made_by) else (leaf.made_by or "").removeprefix("~")
 
 
 def _are_one(ours: str, theirs: str) -> bool:

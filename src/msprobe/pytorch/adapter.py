@@ -21,6 +21,7 @@ from msprobe.pytorch.distributed import Transfers, parts_of_p2p
 from msprobe.pytorch.exchange import exchange
 from msprobe.pytorch.intercept import Interception
 from msprobe.pytorch.npu import overflow_flag
+from msprobe.pytorch.optimizers import watch_optimizers
 from msprobe.pytorch.versions import SEEN_DOORS, UNSEEN_DOORS, Versions, extent_of, memory_of
 from msprobe.record import Leaf
 from msprobe.store.tensor_file import TensorData
@@ -120,6 +121,7 @@ class TorchAdapter:
             self._transfers.follow_works,
             lambda: watch_checkpoints(region, mode.visible),
             lambda: mode.install(around, region.copied),
+            lambda: watch_optimizers(region.optimizes),
             lambda: self.custom.install(around),
         )
 

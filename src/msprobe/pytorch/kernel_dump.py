@@ -7,7 +7,7 @@ import importlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from msprobe.adapter import Adapter, Api, Undo
+from msprobe.adapter import Adapter, Api, OptimizerState, Undo
 from msprobe.config import Config
 from msprobe.errors import HardwareError, RecordingError
 from msprobe.log import logger
@@ -139,6 +139,9 @@ class KernelDump:
             self._thread.counts = before
 
     def copied(self, source: Any, copy: Any, *, is_whole: bool) -> None:
+        """Do nothing: this task does not ask who made a tensor."""
+
+    def optimizes(self, states: Iterable[OptimizerState]) -> None:
         """Do nothing: this task does not ask who made a tensor."""
 
     # --- the one call, run once more on copies of its arguments ---

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msprobe.analyse.judge import Finding
+from msprobe.graph import is_carried
 from msprobe.graph_order import in_order
 from msprobe.graph_values import is_telling
 from msprobe.kernels import SKETCH_SIZE, Statistics
-from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, slot_name
+from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, earlier_step, slot_name
 from msprobe.operators import operator_of
 from msprobe.pairing.described import sketch_lengths
 from msprobe.pairing.match import Pair, Place
@@ -51,6 +52,7 @@ class Divergence(NamedTuple):
     content: object = None  # tells its values from others
     golden: str = ""  # the call that it was judged by
     replay: ReplayEvidence | None = None  # what calling it again showed, if that was asked for
+    made_in: int | None = None  # the earlier step in which the same call of both runs made exactly this value
 
     @property
     def is_refuted(self) -> bool:
@@ -261,6 +263,7 @@ class _Walk:
             self._target.rank,
             content(self._findings[row].pair),
             _golden(self._findings[row].pair),
+            made_in=_made_in(self._findings[row].pair),
         )
 
     def _came_from(self, row: int) -> str:
@@ -392,19 +395,22 @@ def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
         return not any(each.verdict.is_change for one in earlier for each in one.origins)
     if origin.verdict.level != ENTERED or leaf is None or not leaf.is_tensor:
         return True
+    if origin.made_in is not None and any(one.step == origin.made_in for one in earlier):
+        return False  # it was judged there
     facts = {origin.content, _gradient_of(origin.place)}
     # A call without a counterpart, whose gradients were not compared; averages that the optimizer keeps of
     # gradients, also of those that are zero but for rounding; a gradient that it takes from the step before.
     most = _MADE_OF_STATE * max((one.gradient_error for one in earlier), default=0.0)
-    is_carried = leaf.made_by is None or (origin.verdict.error or 0.0) <= most
-    if not origin.golden or (is_carried and part_of(origin.place.record) == OPTIMIZER):
+    may_be_kept = not _is_made_here(leaf) or (origin.verdict.error or 0.0) <= most
+    if not origin.golden or (may_be_kept and part_of(origin.place.record) == OPTIMIZER):
         facts.add(_ANY_GRADIENT)
     if any(facts & one.noise for one in earlier):
         return False
     return not (any(one.has_grown for one in earlier) and _may_be_state(origin, found))
 
 
-_STATE = ("parameter:", "buffer:")  # so their makers begin
+_KEPT = "optimizer:"  # so the makers begin of what an optimizer keeps, ...
+_STATE = ("parameter:", "buffer:", _KEPT)  # ... and of all state
 _MADE_OF_STATE = (
     4.0  # times the largest error of a parameter: what is made of parameters, as their average is
 )
@@ -415,7 +421,7 @@ def _may_be_state(origin: Divergence, found: Sequence[Located]) -> bool:
     if _is_state(origin.place):
         return True
     leaf = origin.place.leaf
-    if leaf is None or not is_float(leaf.dtype) or leaf.made_by is not None:
+    if leaf is None or not is_float(leaf.dtype) or _is_made_here(leaf):
         return False
     states = (each.verdict.error or 0.0 for one in found for each in one.origins if _is_state(each.place))
     most = max((error for error in states if math.isfinite(error)), default=0.0)
@@ -428,11 +434,27 @@ def _is_state(place: Place) -> bool:
         return False
     if part_of(place.record) == OPTIMIZER:  # also gradients of the step before
         return True
-    if leaf.made_by is not None:
-        return leaf.made_by.lstrip("~").startswith(_STATE)
+    if _is_made_here(leaf) or _is_kept(leaf):
+        return (leaf.made_by or "").lstrip("~").startswith(_STATE)
     if operator_of(place.record.name).overwrites and place.slot == "input.0":
         return True  # kept from step to step, and changed in place
     return place.side in ("parameters", "buffers") or leaf.requires_grad is not False
+
+
+def _is_made_here(leaf: Leaf) -> bool:
+    """Whether a call of this step made a value, or it is a parameter, a buffer or a gradient."""
+    return leaf.made_by is not None and not is_carried(leaf.made_by)
+
+
+def _is_kept(leaf: Leaf) -> bool:
+    return (leaf.made_by or "").lstrip("~").startswith(_KEPT)
+
+
+def _made_in(pair: Pair) -> int | None:
+    """The earlier step in which the same call of both runs made exactly this value."""
+    makers = {place.leaf.made_by for place in (pair.target, pair.golden) if place and place.leaf}
+    (maker, *others) = makers or {None}
+    return None if others or maker is None else earlier_step(maker)
 
 
 def _gradient_of(place: Place) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msprobe.graph import Graph, Maker
-from msprobe.name import FORWARD
+from msprobe.name import FORWARD, earlier_step
 from msprobe.pairing.match import Pair, Place
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
@@ -86,7 +86,9 @@ class Origins:
             return Origin(True, "as an earlier call made it", True, shown.verdict.is_cancelled, shown.error)
         if not found or len(found) < len(makers):
             state = self._graph.state(record, slot)
-            return Origin(True, _named(state)) if state is not None else Origin(False, _unpaired(makers))
+            if state is not None:
+                return Origin(True, _named(state))
+            return Origin(False, _unpaired(makers) or self._left_behind(seen))
         words = (
             f"as {makers[0].name} made it" if len(makers) == 1 else f"as {makers[0].name} and others made it"
         )
@@ -109,6 +111,17 @@ class Origins:
             explains = True
         cancelled = any(made.verdict.is_cancelled for made in found)
         return Origin(True, words if explains else changed, explains, cancelled, total, is_open=is_open)
+
+    def _left_behind(self, seen: Seen) -> str:
+        """In words, what an earlier step or an optimizer left behind, if a value is that."""
+        makers = [
+            None if place is None else graph.left_behind(place.call, place.slot)
+            for graph, place in zip((self._graph, self._golden_graph), seen.pair[:2], strict=True)
+        ]
+        ours, theirs = (None if maker is None else _named(maker) for maker in makers)
+        if ours is None or theirs is None or ours == theirs:
+            return ours or ""
+        return f"{ours}, in the golden run {theirs.removeprefix('it is ')}"
 
     def _shown_before(self, seen: Seen) -> Made | None:
         """What a call gave out that had the same content."""
@@ -223,6 +236,11 @@ def _most_flips(value: Difference, made: Sequence[Made]) -> float:
 
 
 def _named(state: Maker) -> str:
+    if state.kind == "optimizer":
+        return f"it is the optimizer's {state.name}"
+    if state.kind == "earlier step":
+        part = "" if state.is_exact else "made of "
+        return f"it is {part}{state.slot} of step {earlier_step(state.name)}"
     return f"it is the {state.kind} {state.name}"
 
 
