@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from msprobe.metrics.errors import PairError, measure_error
 from msprobe.metrics.rounding import PRECISIONS, Evidence, element_bound, judge_rounding
 from msprobe.precheck.calls import Lists, calls_of, reason_to_skip
 from msprobe.precheck.check import read_recording
+from msprobe.precheck.shared_errors import scale_beside
 from msprobe.precheck.work import Answer, Setup, check
 from msprobe.pytorch.worker import CheckedTorch
 from torch_fixtures import Probe, probe, record
@@ -127,6 +129,67 @@ def test_without_a_sample_a_sum_may_be_kept_in_the_dtype_itself() -> None:
     assert judge_rounding(wrong, "bfloat16", 1024, Evidence()).verdict == "error"
 
 
+def sums_kept_in_bfloat16(noise: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """48 exact numbers, the same with errors of 1 %, and with errors of which a part is the same."""
+    random = np.random.default_rng(seed)
+    exact = random.normal(size=48)
+    shared, own = 0.01 * random.normal(size=(2, 48))
+    kept = math.sqrt(1 - noise * noise)
+    return (
+        exact,
+        rounded(exact + shared, "bfloat16"),
+        rounded(exact + kept * shared + noise * own, "bfloat16"),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_errors_that_the_cpu_makes_too_hide_no_factor(seed: int) -> None:
+    exact, sample, result = sums_kept_in_bfloat16(0.0, seed)
+    sound, scaled = (
+        scale_beside(sample, side, exact) for side in (result, rounded(1.02 * result, "bfloat16"))
+    )
+    assert sound is not None
+    assert sound.value == pytest.approx(0, abs=1e-9)
+    assert scaled is not None
+    assert scaled.value == pytest.approx(0.02, abs=0.002)
+    assert abs(scaled.value) > max(PRECISIONS["bfloat16"].unit, 12 * scaled.deviation)
+
+
+@pytest.mark.parametrize("noise", [0.5, 0.9, 1.0])
+def test_errors_that_are_not_shared_are_not_taken_out(noise: float) -> None:
+    """A device that adds up in another order; one that does not round there at all has no part in them."""
+    for seed in range(100):
+        exact, sample, result = sums_kept_in_bfloat16(noise, seed)
+        found = scale_beside(sample, result, exact)
+        assert found is None or abs(found.value) <= max(PRECISIONS["bfloat16"].unit, 12 * found.deviation)
+        assert noise < 1 or found is None
+        assert scale_beside(sample, rounded(exact, "bfloat16"), exact) is None
+
+
+def test_without_errors_of_the_cpu_nothing_is_shared() -> None:
+    exact, _, result = sums_kept_in_bfloat16(0.0, 0)
+    assert scale_beside(exact, result, exact) is None
+    assert scale_beside(1.01 * exact, result, exact) is None  # no telling the factor from the share
+    assert scale_beside(result, result, np.zeros(48)) is None
+    assert scale_beside(result[:7], result[:7], exact[:7]) is None
+    assert scale_beside(result[:40], result, exact) is None
+    assert scale_beside(result + 0j, result + 0j, exact + 0j) is None
+
+
+def test_numbers_that_are_not_finite_are_left_out_of_shared_errors() -> None:
+    exact, sample, result = sums_kept_in_bfloat16(0.0, 1)
+    result = 1.02 * result
+    without = scale_beside(sample[1:], result[1:], exact[1:])
+    for side in (exact, sample, result):
+        kept = side[0]
+        side[0] = math.inf
+        found = scale_beside(sample, result, exact)
+        side[0] = kept
+        assert found is not None
+        assert without is not None
+        assert found.value == pytest.approx(without.value)
+
+
 # ---- whole nets ----
 
 
@@ -217,6 +280,32 @@ def test_every_tensor_scaled_by_two_percent_is_reported(
     missed = [place for place in faulty if found[place] != "error"]
     assert len(missed) <= 0.05 * len(faulty), missed
     assert {place.split(".")[3] for place in faulty} == {"forward", "backward"}
+
+
+@pytest.mark.parametrize("factor", [1.02, 0.98])
+def test_scaled_gradients_of_layer_norm_are_reported_in_bfloat16(probe: Probe, factor: float) -> None:
+    """The CPU adds them up in bfloat16, so that 48 sums over 56 rows are off by about 1 % each."""
+    torch.manual_seed(5)
+    net = nn.Sequential(*(nn.LayerNorm(48) for _ in range(6))).bfloat16()
+    x, weights = torch.randn(2, 4, 14, 48).bfloat16()
+    record(probe, lambda: (net(x) * weights).sum().backward(), task="tensor")
+    sound = verdicts(judged(probe.rank()))
+    gradients = [place for place in sound if place.endswith(("backward.output.1", "backward.output.2"))]
+    assert len(gradients) == 12
+    assert set(sound.values()) == {"pass"}
+    for place in gradients:
+        assert scale(probe.rank(), place, factor)
+    found = judged(probe.rank())
+    assert [place for place in gradients if verdicts(found)[place] != "error"] == []
+    reasons = [
+        result.judged.reason
+        for answer in found.values()
+        for result in answer.results
+        if result.judged is not None
+    ]
+    size = "large" if factor > 1 else "small"
+    assert any(each.startswith("Beside the same call on the CPU: It is 2") for each in reasons)
+    assert any(f"too {size} as a whole; rounding in bfloat16 explains at most" in each for each in reasons)
 
 
 def test_a_wrong_gradient_of_gelu_fails_the_command(

@@ -25,6 +25,7 @@ from msprobe.name import slot_name
 from msprobe.plural import counted
 from msprobe.precheck.calls import Call, Skip
 from msprobe.precheck.run import Ran
+from msprobe.precheck.shared_errors import scale_beside
 from msprobe.report.precheck_csv import Result, Summed
 from msprobe.store.dtypes import Array, TensorData, as_float
 
@@ -175,15 +176,28 @@ def _dropped(ours: Values, theirs: Values) -> Verdict:
 def _by_rounding(sides: _Sides, kind: str, how: How, *, looked: bool) -> Judged:
     checked, exact = sides.checked, sides.exact
     assert checked is not None and exact is not None
-    theirs = floats_of(exact)
-    error = pair_error(floats_of(checked), theirs, kind)
+    ours, theirs = floats_of(checked), floats_of(exact)
+    error = pair_error(ours, theirs, kind)
     if not looked:
         return judge_rounding(error, kind, how.added)
     sample, last_bits = (
-        None if other is None or other.shape != exact.shape else pair_error(floats_of(other), theirs, kind)
+        None if other is None or other.shape != exact.shape else floats_of(other)
         for other in (sides.sample, sides.last_bits)
     )
-    return judge_rounding(error, kind, how.added, Evidence(sample, last_bits, how.input_unit))
+    evidence = Evidence(
+        None if sample is None else pair_error(sample, theirs, kind),
+        None if last_bits is None else pair_error(last_bits, theirs, kind),
+        how.input_unit,
+    )
+    judged = judge_rounding(error, kind, how.added, evidence)
+    apart = None if judged.verdict == ERROR or sample is None else scale_beside(sample, ours, theirs)
+    if apart is None:
+        return judged
+    without_shared = error._replace(scale=apart.value, scale_deviation=apart.deviation)
+    again = judge_rounding(without_shared, kind, how.added, evidence)
+    if again.verdict != ERROR:
+        return judged
+    return again._replace(reason=f"Beside the same call on the CPU: {again.reason}")
 
 
 def pair_error(result: Array, reference: Array, kind: str) -> PairError:
