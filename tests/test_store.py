@@ -31,7 +31,7 @@ from store_case import FRAMES, HEADER, STATS, TENSOR, call, load, write
 # --- the files -------------------------------------------------------------------------------------
 
 
-def tensor_text(after: str, *, dtype: str = "torch.float32", shape: str = "[2, 3]", stats: str = "") -> str:
+def tensor_text(after: str, *, dtype: str = "torch.float32", shape: str = "[2,3]", stats: str = "") -> str:
     stats = stats or '"Max":1.5,"Min":-2.0,"Mean":0.25,"Norm":3.0'
     return f'{{"type":"torch.Tensor","dtype":"{dtype}","shape":{shape},{stats},{after}}}'
 
@@ -89,6 +89,9 @@ LEAVES: list[tuple[str, Leaf | None, str]] = [
     ("bool", Leaf("bool", True), '{"type":"bool","value":true}'),
     ("float", Leaf("float", -math.inf), '{"type":"float","value":-Infinity}'),
     ("str", Leaf("str", 'ü"\n'), '{"type":"str","value":"\\u00fc\\"\\n"}'),
+    ("a float that is none", Leaf("float", math.nan), '{"type":"float","value":NaN}'),
+    ("an int of 67 bits", Leaf("int", 2**66), '{"type":"int","value":73786976294838206464}'),
+    ("floats in a list", Leaf("slice", [math.inf, 0.5]), '{"type":"slice","value":[Infinity,0.5]}'),
     ("slice", Leaf("slice", [None, 0, None]), '{"type":"slice","value":[null,0,null]}'),
     ("dtype", Leaf("torch.dtype", "torch.int32"), '{"type":"torch.dtype","value":"torch.int32"}'),
     (
@@ -107,6 +110,11 @@ def test_a_leaf_is_written_in_its_form_and_read_back(tmp_path: Path, leaf: Leaf 
     record = store.read(tmp_path / "rank")[0].records["Torch.f.0.forward"]
     # NaN equals nothing, so that what was read is compared by its text.
     assert repr(record.fields) == repr({"input_args": [leaf]})
+
+
+def test_half_a_character_is_written_in_ascii(tmp_path: Path) -> None:
+    write(tmp_path / "rank", call("Torch.f.0.forward", input_args=[Leaf("str", "a\udc80")]))
+    assert '{"type":"str","value":"a\\udc80"}' in (tmp_path / "rank/dump.json").read_text("ascii")
 
 
 def test_the_files_of_a_recording(tmp_path: Path) -> None:

@@ -72,11 +72,12 @@ class CallName(NamedTuple):
         return CallName(self.owner, direction, None if direction == PARAMETERS_GRAD else self.count)
 
     def __str__(self) -> str:
-        if self.count is None:
-            return f"{self.owner}.{self.direction}"
-        if self.is_module or self.direction == PARAMETERS_GRAD:
-            return f"{self.owner}.{self.direction}.{self.count}"
-        return f"{self.owner}.{self.count}.{self.direction}"
+        owner, direction, count = self
+        if count is None:
+            return f"{owner}.{direction}"
+        if self.is_module or direction == PARAMETERS_GRAD:
+            return f"{owner}.{direction}.{count}"
+        return f"{owner}.{count}.{direction}"
 
     @classmethod
     def parse(cls, text: str) -> CallName:

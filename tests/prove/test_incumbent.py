@@ -179,7 +179,7 @@ def as_killed(folder: Path) -> None:
     header = {key: value for key, value in whole.items() if key != "data"}
     lines = [journal.header_line(json.dumps(header))]
     for name, fields in whole["data"].items():
-        text = json.dumps(fields, separators=(",", ":"))
+        text = json.dumps(fields, separators=(",", ":")).encode()
         lines.append(journal.record_line(json.dumps(name), journal.NONE, journal.NONE, text))
     for name in ("dump.json", "stack.json", "construct.json"):
         (folder / name).unlink()

@@ -16,7 +16,7 @@ from msprobe.name import BACKWARD, FORWARD
 from msprobe.online.blob import Malformed, decode, encode
 from msprobe.record import Leaf, Record, Tree, leaves, number_type
 from msprobe.store.dtypes import TensorData, checked_size
-from msprobe.store.dump_json import Encoder, decode_record
+from msprobe.store.dump_json import decode_record, encode_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -141,7 +141,7 @@ def natural(number: Any) -> int:
 def call_message(sequence: int, step: int, record: Record, tensors: Mapping[str, TensorData]) -> list[Buffer]:
     text = (
         f'{{"sequence": {sequence}, "step": {step}, "name": {json.dumps(str(record.name))}, '
-        f'"record": {Encoder().tree(record.fields)}}}'
+        f'"record": {encode_fields(record.fields).decode()}}}'
     )
     _parts(text)
     return encode(text, tensors)

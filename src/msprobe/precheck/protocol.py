@@ -19,7 +19,7 @@ from msprobe.precheck.run import HOST
 from msprobe.precheck.work import Setup, check
 from msprobe.record import Header, Recording
 from msprobe.report.precheck_csv import Result, Summed
-from msprobe.store.dump_json import Encoder, decode_record
+from msprobe.store.dump_json import decode_record, encode_fields
 from msprobe.verdict.replay_evidence import ReplayEvidence
 
 CHECK, OVERFLOW, SUSPECT = "check", "overflow", "suspect"
@@ -54,11 +54,11 @@ def order_line(order: Order) -> str:
 
 def call_line(call: Call) -> str:
     """The records stand in it as they stand in dump.json."""
-    encode = Encoder().tree
-    backward = "null" if call.backward is None else encode(call.backward.fields)
+    forward = encode_fields(call.forward.fields).decode()
+    backward = "null" if call.backward is None else encode_fields(call.backward.fields).decode()
     return (
         f'{{"name": {json.dumps(str(call.name))}, "has_backward": {json.dumps(call.has_backward)}, '
-        f'"forward": {encode(call.forward.fields)}, "backward": {backward}}}'
+        f'"forward": {forward}, "backward": {backward}}}'
     )
 
 

@@ -8,112 +8,108 @@ import contextlib
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
+
+import orjson
 
 from msprobe.errors import RecordingError
 from msprobe.given import is_plain_name
 from msprobe.kernels import BRIEF_SIZE, SKETCH_SIZE, Statistics
 from msprobe.name import CallName
-from msprobe.record import MAX_DEPTH, Deferred, Leaf, Record, Tree
-
-_MANY_TEXTS = 10_000
+from msprobe.record import MAX_DEPTH, Leaf, Record, Tree
 
 # ---- writing ----
 
-_encode_plain = json.JSONEncoder(separators=(",", ":"), default=str).encode
-_FAST: dict[type, Callable[[Any], str]] = {int: int.__repr__, str: quote}  # the same text, much sooner
+_plainly = json.JSONEncoder(separators=(",", ":"), default=str).encode
+_AS_THEY_ARE = frozenset({str, int, bool, type(None)})  # values that orjson writes as json does
+_NO_STATISTICS = Statistics(None, None, None, None)
 
 
-def encode_leaf(leaf: Leaf) -> str:
-    """The JSON of one leaf; who made it comes last."""
-    if leaf.shape is None:
-        if leaf.extra is None:
-            encode = _FAST.get(type(leaf.value), _encode_plain)
-            return f'{{"type":{quote(leaf.type)},"value":{encode(leaf.value)}}}'
-        return _encode_plain({"type": leaf.type, **leaf.extra})
-    stats, digest, sketch = leaf.stats, leaf.hash, leaf.sketch
-    if isinstance(stats, Deferred):
-        stats, digest, sketch = leaf.statistics, leaf.content_hash, leaf.content_sketch
-    text = _encode_head(leaf.type, str(leaf.dtype), leaf.shape) + _encode_statistics(stats)
-    if leaf.requires_grad is not None:
-        text += ',"requires_grad":true' if leaf.requires_grad else ',"requires_grad":false'
-    if leaf.checksum is not None:
-        text += f',"md5":"{leaf.checksum}"'
-    if digest is not None:
-        text += f',"hash":"{digest}"'
-    if sketch is not None:
-        digits = binascii.b2a_base64(sketch, newline=False).decode("ascii")
-        text += f',"sketch":"{_METHODS[len(sketch)]}{digits}"'
-    if leaf.data_name is not None:
-        text += f',"data_name":{quote(leaf.data_name)}'
-    if leaf.extra:
-        text += f",{_encode_plain(dict(leaf.extra))[1:-1]}"
-    return f"{text}}}" if leaf.made_by is None else f'{text},"from":{quote(leaf.made_by)}}}'
+def encode_fields(tree: Tree) -> bytes:
+    """The JSON of what a record holds, in ASCII."""
+    try:
+        text = orjson.dumps(tree, _for_orjson)
+    except TypeError:  # half a character, a whole number of more than 64 bits, very deep
+        text = b""
+    return text if text and text.isascii() else _slowly(tree).encode()
 
 
-@functools.lru_cache(maxsize=4096)
-def _encode_head(kind: str, dtype: str, shape: tuple[int, ...]) -> str:
-    return f'{{"type":{quote(kind)},"dtype":{quote(dtype)},"shape":{list(shape)}'
+def _slowly(tree: Any) -> str:
+    """What json writes, and orjson in another way or not at all."""
+    kind = type(tree)
+    if kind is Leaf:
+        return _plainly(_keys(tree))
+    if kind is list:
+        return f"[{','.join([_slowly(item) for item in tree])}]"
+    if kind is dict:
+        return f"{{{','.join([f'{quote(key)}:{_slowly(item)}' for key, item in tree.items()])}}}"
+    return _plainly(tree)
 
 
-def _encode_statistics(stats: Statistics | None) -> str:
-    if stats is None:
-        return ',"Max":null,"Min":null,"Mean":null,"Norm":null'
+def _for_orjson(item: Any) -> Any:
+    """What orjson is to write for what is more than text, whole numbers, lists and dicts of them.
+
+    It writes null for NaN and infinity. Every reader of this format takes the bare words NaN, Infinity and
+    -Infinity for numbers.
+    """
+    if type(item) is not Leaf:
+        return orjson.Fragment(_plainly(item))
+    keys = _keys(item)
+    if item.shape is None:
+        value = item.value
+        is_plain = item.extra is None and (
+            type(value) in _AS_THEY_ARE or (type(value) is float and math.isfinite(value))
+        )
+    else:
+        mean = keys["Mean"]
+        is_plain = item.extra is None and (
+            mean is None or math.isfinite(keys["Max"] + keys["Min"] + mean + keys["Norm"])
+        )
+    return keys if is_plain else orjson.Fragment(_plainly(keys))
+
+
+def _keys(leaf: Leaf) -> dict[str, Any]:
+    """What the file says of one leaf; who made it comes last."""
+    kind, value, dtype, shape, stats, needs_grad, checksum, sketch, file, extra, digest, maker = leaf
+    if shape is None:
+        return {"type": kind, "value": value} if extra is None else {"type": kind, **extra}
+    if type(stats) is not Statistics:
+        stats = leaf.statistics or _NO_STATISTICS
+        digest, sketch = leaf.content_hash, leaf.content_sketch
     largest, smallest, mean, norm, nan, inf = stats
-    if type(mean) is float and type(norm) is float and math.isfinite(mean + norm) and not (nan or inf):
-        return f',"Max":{largest!r},"Min":{smallest!r},"Mean":{mean!r},"Norm":{norm!r}'
-    # Every reader of this format takes the bare words NaN, Infinity and -Infinity for numbers.
-    values = {"Max": largest, "Min": smallest, "Mean": mean, "Norm": norm}
-    counts = {key: count for key, count in (("Nan_count", nan), ("Inf_count", inf)) if count}
-    return f",{_encode_plain({**values, **counts})[1:-1]}"
+    keys: dict[str, Any] = {
+        "type": kind,
+        "dtype": str(dtype),
+        "shape": shape,
+        "Max": largest,
+        "Min": smallest,
+        "Mean": mean,
+        "Norm": norm,
+    }
+    if nan:
+        keys["Nan_count"] = nan
+    if inf:
+        keys["Inf_count"] = inf
+    if needs_grad is not None:
+        keys["requires_grad"] = needs_grad
+    if checksum is not None:
+        keys["md5"] = checksum
+    if digest is not None:
+        keys["hash"] = digest
+    if sketch is not None:
+        keys["sketch"] = f"{_METHODS[len(sketch)]}{_base64(sketch, newline=False).decode()}"
+    if file is not None:
+        keys["data_name"] = file
+    if extra is not None:
+        keys.update(extra)
+    if maker is not None:
+        keys["from"] = maker
+    return keys
 
 
-class Encoder:
-    """Turns trees into JSON; the text of a leaf met again (a memoised description) is made once."""
-
-    def __init__(self) -> None:
-        self._texts: dict[int, str] = {}  # by the id of the leaf
-        self._leaves: list[Leaf] = []  # holding them keeps their ids unique
-        # By the id of the statistics: a leaf that says who made it has those of one that does not.
-        self._without_maker: dict[int, Leaf] = {}
-
-    def forget(self) -> None:
-        self._texts.clear()
-        self._without_maker.clear()
-        self._leaves.clear()
-
-    def tree(self, tree: Any) -> str:
-        kind = type(tree)
-        if kind is Leaf:
-            return self._leaf(tree)
-        if kind is list:
-            return f"[{','.join([self.tree(item) for item in tree])}]"
-        if kind is dict:
-            return f"{{{','.join([f'{quote(key)}:{self.tree(item)}' for key, item in tree.items()])}}}"
-        return "null" if tree is None else "false" if tree is False else _encode_plain(tree)
-
-    def _leaf(self, leaf: Leaf) -> str:
-        if leaf.shape is None or leaf.data_name is not None:  # not met again: it is the leaf of one slot
-            return encode_leaf(leaf)
-        text = self._texts.get(id(leaf))
-        if text is None:
-            if len(self._texts) >= _MANY_TEXTS:
-                self.forget()
-            self._leaves.append(leaf)
-            text = self._texts[id(leaf)] = self._new(leaf)
-        return text
-
-    def _new(self, leaf: Leaf) -> str:
-        if leaf.made_by is None:
-            text = encode_leaf(leaf)
-            self._without_maker[id(leaf.stats)] = leaf
-            return text
-        before = self._without_maker.get(id(leaf.stats))
-        if before is None or before[:-1] != leaf[:-1]:
-            return encode_leaf(leaf)
-        return f'{self._texts[id(before)][:-1]},"from":{quote(leaf.made_by)}}}'
+_base64 = binascii.b2a_base64
 
 
 # ---- reading ----

@@ -37,20 +37,19 @@ _MAKER = re.compile(rb',"from":"(?:[^"\\]|\\.)*"')
 
 
 def header_line(header: str) -> bytes:
-    return _line(f"H\t{VERSION}\t{header}")
+    return _line(f"H\t{VERSION}\t{header}".encode("ascii"))
 
 
 def stack_line(number: int, frames: str) -> bytes:
-    return _line(f"S\t{number}\t{frames}")
+    return _line(f"S\t{number}\t{frames}".encode("ascii"))
 
 
-def record_line(name: str, stack: int | str, parent: str, fields: str) -> bytes:
+def record_line(name: str, stack: int | str, parent: str, fields: bytes) -> bytes:
     """All but the number of the stack is JSON; stack and parent may be NONE."""
-    return _line(f"R\t{name}\t{stack}\t{parent}\t{fields}")
+    return _line(f"R\t{name}\t{stack}\t{parent}\t".encode("ascii") + fields)
 
 
-def _line(text: str) -> bytes:
-    data = text.encode("ascii")
+def _line(data: bytes) -> bytes:
     return b"%b\t%b\n" % (data, checksum(data).encode())
 
 
@@ -121,15 +120,14 @@ class Contents:
         self.damaged += start < len(self._data)
 
     def _take(self, path: Path, start: int, end: int) -> None:
-        line = self._data[start:end]
-        content, _, crc = line.rpartition(b"\t")
+        content, _, crc = self._data[start:end].rpartition(b"\t")
         if crc != checksum(content).encode():
             self.damaged += 1
             return
         kind, *fields = content.split(b"\t")
         if kind == b"R" and len(fields) == 4:
             end = start + len(content)
-            name, stack, parent = (field.decode("utf-8", "replace") for field in fields[:3])
+            name, stack, parent = b"\t".join(fields[:3]).decode("utf-8", "replace").split("\t")
             self._add(Entry(name, sys.intern(stack), sys.intern(parent), (end - len(fields[3]), end)))
         elif kind == b"S" and len(fields) == 2:
             self.stacks[fields[0].decode("utf-8", "replace")] = fields[1].decode("utf-8", "replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from msprobe.record import Header, Record
 from msprobe.store import journal
-from msprobe.store.dump_json import Encoder
+from msprobe.store.dump_json import encode_fields
 from msprobe.store.finish import finish
 from msprobe.store.guarded import GuardedSink
 from msprobe.store.layout import JOURNAL, TENSOR_FOLDER, make_folder
@@ -34,7 +35,6 @@ class Writer(GuardedSink):
         contents: Contents | None = None,
     ) -> None:
         super().__init__(folder, told)
-        self._encoder = Encoder()
         self._stacks: dict[tuple[str, ...], int] = {}
         self._stack_count = 0
         self._journal: journal.Journal | None = None
@@ -52,7 +52,7 @@ class Writer(GuardedSink):
     @property
     def is_open(self) -> bool:
         """False where the recording could not be begun, which was told, and after close()."""
-        return self._journal is not None and super().is_open
+        return self._journal is not None and os.getpid() == self._process
 
     def _write(self, record: Record) -> None:
         assert self._journal is not None
@@ -78,7 +78,7 @@ class Writer(GuardedSink):
             quote(str(record.name)),
             number,
             parent if record.has_parent else journal.NONE,
-            self._encoder.tree(record.fields),
+            encode_fields(record.fields),
         )
 
     def publish(self, left_out: Mapping[str, int] | None = None) -> None:
@@ -102,7 +102,6 @@ class Writer(GuardedSink):
             with self._trying("write the JSON files (`msprobe recover` makes them from the journal)"):
                 finish(self.folder, remarks, lost_files=missing > 0 or waiting > 0)
                 self._published = state
-        self._encoder.forget()
 
     def close(self, left_out: Mapping[str, int] | None = None) -> None:
         """Publish, and leave nothing but the finished files."""
