@@ -122,6 +122,7 @@ class Want(NamedTuple):
 
     checksum: bool = False
     sketch: bool = False
+    float_sketch: bool = False  # a whole sketch of floating-point numbers that can be read where they lie
 
 
 class Adapter(Protocol):

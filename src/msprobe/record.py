@@ -246,10 +246,13 @@ def _slots(tree: Tree, slot: str, side: Side) -> Iterator[tuple[str, Side, Leaf 
             yield f"{before}{key}", side, item
 
 
+PLAIN = frozenset({bool, int, float, str})  # values that are leaves as they are
+
+
 def plain_leaf(value: Any) -> Leaf | None:
     """The leaf of a value that needs no framework to be understood, else None."""
     kind = type(value)
-    if kind in (bool, int, float, str):
+    if kind in PLAIN:
         return Leaf(kind.__name__, value)
     if kind is complex:
         return Leaf("complex", str(value))  # JSON has no such number

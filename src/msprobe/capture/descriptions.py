@@ -9,10 +9,12 @@ from msprobe.adapter import Adapter, OptimizerState, Want
 from msprobe.capture.makers import BEFORE_ALL, NAMED, Carried, Makers, sharing
 from msprobe.capture.memo import Memo, Seen
 from msprobe.capture.module_state import MODULE_STATE
+from msprobe.kernels import SKETCH_SIZE
 from msprobe.name import slot_name
 from msprobe.record import Leaf, is_float, tensors_in, with_sketch
 
 _UNSEEN = Leaf("tensor")
+_WHOLE = 4 * SKETCH_SIZE  # bytes
 
 
 def _outline(tensor: Any) -> Leaf:
@@ -29,8 +31,11 @@ class Descriptions:
         self, adapter: Adapter, want: Want, carried: Carried, *, sketches_state: bool = False
     ) -> None:
         self._adapter = adapter
+        self._version_of, self._memory_of = adapter.version_of, adapter.memory_of
+        self._describe = adapter.describe
         self._want = want
-        self._sketches_state = sketches_state  # whatever the mode: steps are compared by them
+        self._sketches_state = sketches_state and not want.sketch  # steps are compared by them
+        self._want_of_state = want._replace(float_sketch=self._sketches_state)
         self._memo = Memo()
         self._makers = Makers(adapter, carried)
         self.drop: Callable[[Any], None] = self._memo.drop
@@ -53,7 +58,7 @@ class Descriptions:
 
         `since`: the moment at which the call began that it came out of; None for what went in.
         """
-        version = self._adapter.version_of(tensor)
+        version = self._version_of(tensor)
         seen = self._memo.find(tensor, version) if version is not None else None
         if seen is None:
             leaf, seen = self._first(tensor, version, record, slot, since)
@@ -61,7 +66,7 @@ class Descriptions:
         leaf = seen.with_maker()
         if since is not None and seen.moment <= since:  # what went into the call comes out of it
             seen.comes_from(slot_name(record, slot))
-            self._makers.note(tensor, seen)
+            self._makers.note(tensor, self._memory_of(tensor), seen)
         return leaf, seen
 
     def _first(
@@ -69,18 +74,20 @@ class Descriptions:
     ) -> tuple[Leaf, Seen]:
         """The leaf of a tensor that is new, and what is known of it from now on."""
         makers = self._makers
-        leaf = self._adapter.describe(tensor, self._want)
-        name = makers.name_of(tensor)
+        memory, name = self._memory_of(tensor), makers.name_of(tensor)
+        # What a call wrote into a parameter shows where it is used.
         is_written = since is not None and name is not None and name.startswith("parameter:")
-        if (name is not None or slot.startswith(MODULE_STATE)) and not is_written:
-            leaf = self.sketched(tensor, leaf)  # what a call wrote into a parameter shows where it is used
+        if (name is None and not slot.startswith(MODULE_STATE)) or is_written:
+            leaf = self._describe(tensor, self._want)
+        else:
+            leaf = self.sketched(tensor, self._describe(tensor, self._want_of_state))
         if name is None and (since is None or version is None):
-            maker = makers.find(tensor, version, leaf, BEFORE_ALL if since is None else since)
+            maker = makers.find(tensor, memory, version, leaf, BEFORE_ALL if since is None else since)
             if since is None or maker is not None:
                 seen = self._kept(tensor, version, leaf, maker)
                 return seen.with_maker(), seen
         seen = self._kept(tensor, version, leaf, name or slot_name(record, slot))
-        makers.note(tensor, seen)
+        makers.note(tensor, memory, seen)
         if name is None:
             return leaf, seen
         seen.moment = NAMED
@@ -88,7 +95,8 @@ class Descriptions:
 
     def sketched(self, tensor: Any, leaf: Leaf) -> Leaf:
         """The leaf of a parameter, a buffer or a gradient of one: with a sketch if it has numbers for it."""
-        if not self._sketches_state or self._want.sketch or not is_float(leaf.dtype):
+        is_whole = leaf.sketch is not None and len(leaf.sketch) == _WHOLE
+        if is_whole or not self._sketches_state or not is_float(leaf.dtype):
             return leaf
         sketch = self._adapter.sketch(tensor)
         return leaf if sketch is None else with_sketch(leaf, sketch)
@@ -104,7 +112,7 @@ class Descriptions:
             if not self._is_among(tensor, returned) and self._makers.name_of(tensor) is None:
                 slot = "input.0" if tensor is changed else f"input.0.{number}"
                 maker = f"~{slot_name(record, slot)}"  # the argument as it was, and not what became of it
-                self._makers.note(tensor, Seen(None, _UNSEEN, maker))
+                self._makers.note(tensor, self._memory_of(tensor), Seen(None, _UNSEEN, maker))
 
     def note_copy(self, source: Any, copy: Any, is_whole: bool) -> None:
         """Note that a copy in memory of its own has the maker of its source; neither is described.
@@ -123,13 +131,15 @@ class Descriptions:
         is_snapshot = name is not None and not of_copy.requires_grad
         if not is_same or is_snapshot:
             maker = sharing(maker)
-        makers.note(copy, Seen(self._adapter.version_of(copy), of_copy, maker))
+        makers.note(copy, self._memory_of(copy), Seen(self._version_of(copy), of_copy, maker))
 
     def _maker_of(self, tensor: Any, outline: Leaf) -> str | None:
         """The maker of a tensor that need not have been described."""
-        version = self._adapter.version_of(tensor)
+        version = self._version_of(tensor)
         seen = self._memo.find(tensor, version) if version is not None else None
-        return seen.maker if seen is not None else self._makers.find(tensor, version, outline)
+        if seen is not None:
+            return seen.maker
+        return self._makers.find(tensor, self._memory_of(tensor), version, outline)
 
     def _is_among(self, tensor: Any, others: Sequence[Any]) -> bool:
         """Whether one of the others is this tensor, perhaps as another object."""

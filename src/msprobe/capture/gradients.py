@@ -95,6 +95,7 @@ class ParameterGradients:
     def __init__(self, recorder: Recorder, name: CallName) -> None:
         self._recorder = recorder
         self._name = name.facing(PARAMETERS_GRAD)
+        self._text = str(self._name)
         self._leaves: dict[str, Leaf | None] = {}
         self._undo: dict[str, Undo] = {}
         self._written = False
@@ -115,12 +116,15 @@ class ParameterGradients:
         recorder = self._recorder
         if recorder.closed or not recorder.scope.enter(self._name):
             return
-        with recorder.guarded(f"record the gradient of {key} of", self._name):
-            leaf = recorder.describe(gradient, str(self._name), key)
-            self._leaves[key] = recorder.sketched(gradient, leaf)
-            self._written = False
-            if not self._undo:
-                self._write()
+        recorder.safely("record a parameter's gradient of", self._text, self._told, key, gradient)
+
+    def _told(self, key: str, gradient: Any) -> None:
+        recorder = self._recorder
+        leaf = recorder.describe(gradient, self._text, key)
+        self._leaves[key] = recorder.sketched(gradient, leaf)
+        self._written = False
+        if not self._undo:
+            self._write()
 
     def _write(self) -> None:
         self._written = True

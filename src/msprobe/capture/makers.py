@@ -43,6 +43,9 @@ class Carried:
                 kept[id(memory)] = self.step, seen
         self._kept = kept
 
+    def knows(self, memory: Any) -> bool:
+        return id(memory) in self._kept
+
     def noted_on(self, memory: Any) -> Iterator[tuple[str, Seen]]:
         """What was noted on a memory when it was kept, and the maker as this step names it; latest first."""
         step, latest = self._kept.get(id(memory), (0, None))
@@ -63,6 +66,7 @@ class Makers:
     def __init__(self, adapter: Adapter, carried: Carried) -> None:
         self.moment = 0  # counts what was noted
         self._adapter = adapter
+        self._memory_of = adapter.memory_of
         self._carried = carried
         self._kept: dict[int, _Named] = {}  # states of optimizers, by the id of the tensor
         self._named: dict[int, _Named] = {}  # by the id of the tensor
@@ -78,7 +82,7 @@ class Makers:
         for kind, name, tensor, shape in states:
             known = weakref.ref(tensor), f"{kind}:{name}"
             is_first = named.setdefault(id(tensor), known) is known  # of its names
-            memories[id(self._adapter.memory_of(tensor))].append(known)
+            memories[id(self._memory_of(tensor))].append(known)
             if kind == "parameter" and is_first:
                 parameters[shape].append((known[0], name))
         self._named, self._parameters, self._named_memories = named, parameters, memories
@@ -96,63 +100,72 @@ class Makers:
         known = self._named.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None
 
-    def note(self, tensor: Any, seen: Seen) -> None:
+    def note(self, tensor: Any, memory: Any, seen: Seen) -> None:
         """Note on its memory that a tensor has the maker that is known of it."""
-        self.moment += 1
-        seen.moment = self.moment
-        memory = self._adapter.memory_of(tensor)
+        self.moment = seen.moment = self.moment + 1
         if memory is None:
             return
         if seen.version is None:
             seen.version = self._adapter.extent_of(tensor, None, seen.leaf)
-        latest = self._latest.get(id(memory))
+        key = id(memory)
+        latest = self._latest.get(key)
         earlier: tuple[Seen, ...] = ()
-        if latest is not None and latest.memory() is memory:
+        if latest is None:
+            if len(self._latest) > _MANY:
+                everything = list(self._latest.items())  # in one go: other threads add to it meanwhile
+                self._latest = {key: each for key, each in everything if each.memory() is not None}
+        elif latest.memory() is memory:
             others = (*latest.earlier, latest)[-_MOST_TENSORS:]
             earlier = tuple(each for each in others if each is not seen and each.version != seen.version)
             latest.earlier = ()
-        elif len(self._latest) > _MANY:
-            everything = list(self._latest.items())  # in one go: other threads add to it meanwhile
-            self._latest = {key: each for key, each in everything if each.memory() is not None}
         seen.memory, seen.earlier = weakref.ref(memory), earlier
-        self._latest[id(memory)] = seen
+        self._latest[key] = seen
 
-    def find(self, tensor: Any, version: Hashable | None, leaf: Leaf, since: int = BEFORE_ALL) -> str | None:
+    def find(
+        self, tensor: Any, memory: Any, version: Hashable | None, leaf: Leaf, since: int = BEFORE_ALL
+    ) -> str | None:
         """Who made a tensor whose identity tells nothing, as far as it was noted after `since`."""
         if since == BEFORE_ALL and leaf.shape in self._parameters and not leaf.requires_grad:
-            memory = self._adapter.memory_of(tensor)
             name = self._gradient(leaf.shape, tensor, memory) or self.name_of(memory)
             if name is not None:
                 return name
-        memory = self._adapter.memory_of(tensor)
         if memory is None:
             return None
-        extent = self._adapter.extent_of(tensor, version, leaf)
-        found = [(self._extent(seen), seen) for seen in self._seen_in(memory) if seen.moment > since]
-        for where, seen in found:
-            if _is_same(where, extent, seen.leaf, leaf):
-                return seen.maker
-        if since != BEFORE_ALL:
-            return None  # another tensor on the same memory, which the call itself made
-        for where, seen in found:
-            if where.changes == extent.changes and _holds(where, extent):
-                return seen.maker and sharing(seen.maker)
-        for where, seen in found:
-            if _overlap(where, extent):
-                return seen.maker and sharing(seen.maker)
+        noted = [seen for seen in self._seen_in(memory) if seen.moment > since]
+        if noted:
+            extent = self._adapter.extent_of(tensor, version, leaf)
+            found = [(self._extent(seen), seen) for seen in noted]
+            for where, seen in found:
+                if _is_same(where, extent, seen.leaf, leaf):
+                    return seen.maker
+            if since != BEFORE_ALL:
+                return None  # another tensor on the same memory, which the call itself made
+            for where, seen in found:
+                if where.changes == extent.changes and _holds(where, extent):
+                    return seen.maker and sharing(seen.maker)
+            for where, seen in found:
+                if _overlap(where, extent):
+                    return seen.maker and sharing(seen.maker)
+        return self._of_old(tensor, memory, version, leaf) if since == BEFORE_ALL else None
+
+    def _of_old(self, tensor: Any, memory: Any, version: Hashable | None, leaf: Leaf) -> str | None:
+        """Who made a tensor that was there before this step began."""
         kept = self._kept.get(id(tensor))
         if kept is not None and kept[0]() is tensor:
             return kept[1]
+        if id(memory) not in self._named_memories and not self._carried.knows(memory):
+            return None
+        extent = self._adapter.extent_of(tensor, version, leaf)
         return self._of_earlier(memory, extent, leaf) or next(self._named_in(memory, extent), None)
 
     def share_memory(self, one: Any, other: Any) -> bool:
         """Whether two tensors lie in the same memory, at any places; also where neither has any."""
-        return self._adapter.memory_of(one) is self._adapter.memory_of(other)
+        return self._memory_of(one) is self._memory_of(other)
 
     def coincide(self, one: Any, other: Any) -> bool:
         """Whether two tensors lie on the same bytes."""
-        memory = self._adapter.memory_of(one)
-        if memory is None or self._adapter.memory_of(other) is not memory:
+        memory = self._memory_of(one)
+        if memory is None or self._memory_of(other) is not memory:
             return False
         extents = (self._adapter.extent_of(each, None, Leaf("")) for each in (one, other))
         return len({extent[:2] for extent in extents}) == 1
@@ -188,7 +201,7 @@ class Makers:
         """The parameters and buffers that share a part of a memory, as `~name`."""
         for reference, name in self._named_memories.get(id(memory), ()):
             state = reference()
-            if state is not None and self._adapter.memory_of(state) is memory:
+            if state is not None and self._memory_of(state) is memory:
                 where = self._adapter.extent_of(state, None, Leaf(""))
                 if _overlap(where, extent):
                     yield f"{_SHARES}{name}"

@@ -22,7 +22,7 @@ from msprobe.capture.stacks import Stacks
 from msprobe.log import logger
 from msprobe.name import BACKWARD, CallName, call_owner, slot_name
 from msprobe.plural import counted
-from msprobe.record import Leaf, Record, Tree, array_leaf, filled, plain_leaf, tensors_in, walk
+from msprobe.record import PLAIN, Leaf, Record, Tree, array_leaf, filled, plain_leaf, tensors_in, walk
 from msprobe.store.tensors import file_name
 
 T = TypeVar("T")
@@ -166,8 +166,8 @@ class Recorder:
     def _finished(self, call: Call, results: Sequence[Any], tensors: list[Any]) -> dict[str, Any]:
         """The fields of a record, in the order of the file format."""
         fields = dict(call.fields or {})
-        state = {key: fields.pop(key) for key in MODULE_STATE if key in fields}
         remark = self._remark(self._thread.counts is not None)
+        state = {key: fields.pop(key) for key in MODULE_STATE if key in fields} if call.state else {}
         fields |= {} if state else remark
         if self.scope.sides.output:
             fields["output"] = self._trees(results, call.text, "output", tensors, since=call.since)
@@ -393,6 +393,8 @@ class Recorder:
             if is_tensor(value):
                 tensors.append(value)
                 trees.append(self.describe(value, record, f"{word}.{key}", since))
+            elif value is None or type(value) in PLAIN:  # most that are no tensors
+                trees.append(plain_leaf(value))
             else:
                 trees.append(walk(value, self._seeing(record, tensors, since), f"{word}.{key}"))
         return trees

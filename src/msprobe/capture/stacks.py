@@ -13,7 +13,6 @@ from msprobe.record import Frame, Stack
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MANY = 20_000
-_LONGEST_CODE = 1 << 24  # bytes
 
 
 class Place(NamedTuple):
@@ -38,9 +37,8 @@ class Stacks:
         key: list[int] = []
         add = key.append
         while frame is not None:
-            add(
-                id(frame.f_code) * _LONGEST_CODE + frame.f_lasti
-            )  # hashing a code object would read all of it
+            add(id(frame.f_code))  # hashing a code object would read all of it
+            add(frame.f_lasti)
             frame = frame.f_back
         known = self._known.get(tuple(key))
         return known[0] if known is not None else self._learn(tuple(key), sys._getframe(2))

@@ -30,6 +30,7 @@ _UNKNOWN = Statistics(None, None, None, None)
 _MOST_COPIED = 1 << 24  # bytes; a tensor that can only be described from a larger copy has less to tell
 _MOST_DENSE = 1 << 28  # bytes; a sparse tensor that would take more is not saved
 
+_make = tuple.__new__  # much sooner than Leaf(), because this is done for every tensor
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
@@ -50,12 +51,12 @@ class Described:
                     dense = tensor if tensor.is_contiguous() else _dense(tensor)
                     if dense is not None:
                         count = tensor.numel()
-                        stats, digest, sketch = kernels.described(data_ptr(dense), count, kind, want.sketch)
+                        is_whole = want.sketch or (want.float_sketch and tensor.is_floating_point())
+                        stats, digest, sketch = kernels.described(data_ptr(dense), count, kind, is_whole)
                         checksum = kernels.checksum(memory(dense)) if want.checksum else None
                         dtype, grad = _DTYPES[tensor.dtype], tensor.requires_grad
-                        return Leaf(
-                            _TENSOR, None, dtype, shape, stats, grad, checksum, sketch, None, None, digest
-                        )
+                        found = (stats, grad, checksum, sketch, None, None, digest, None)
+                        return _make(Leaf, (_TENSOR, None, dtype, shape, *found))
             except RuntimeError:
                 pass  # its values do not lie in memory of its own: it is sparse, nested, or wraps another
         with Untracked():

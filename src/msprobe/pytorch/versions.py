@@ -54,8 +54,10 @@ class Versions:
             differentiated = tensor.requires_grad
             if not differentiated and not _untyped_storage(tensor).resizable():
                 return None  # from_numpy, for one: whoever gave the memory may write there at any time
-            layout = _layout(tensor)
-            size = tensor.nbytes if tensor.is_contiguous() else _span(tensor)
+            if tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()):
+                size, layout = tensor.nbytes, None
+            else:
+                size, layout = _span(tensor), _layout(tensor)
             return version, differentiated, address, size, layout, glance(address, size)
         if tensor.is_leaf and not tensor.requires_grad:
             return None  # a statistic of batch norm, for one
@@ -91,6 +93,8 @@ class Versions:
 
 def _span(tensor: Tensor) -> int:
     """How many bytes lie from the first element to the last."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     strides = tensor.stride()
     last: int = sum(map(mul, tensor.shape, strides)) - sum(strides)
     return (last + 1) * tensor.element_size()
@@ -126,7 +130,7 @@ def _lies(tensor: Tensor) -> tuple[int, int, Any]:
         start = _data_ptr(tensor)
     except RuntimeError:  # fake or functional, as while a model is traced: there is nothing at an address
         return 0, 0, None
-    return start, tensor.nbytes if tensor.is_contiguous() else _span(tensor), _layout(tensor)
+    return start, _span(tensor), _layout(tensor)
 
 
 def _layout(tensor: Tensor) -> Any:
