@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msprobe.name import FORWARD
 from msprobe.pairing.match import Pair
+from msprobe.plural import counted
 from msprobe.record import Leaf
 from msprobe.verdict.difference import Difference
 
@@ -41,7 +42,8 @@ def what(pair: Pair, value: Difference) -> str:
         return "the same numbers at other positions"
     if value.unit == 0 and value.unequal is not None and value.numbers:
         about = "" if value.sight == "content" else "about "
-        return f"{about}{value.unequal} of its {value.numbers} numbers differ"
+        verb = "differs" if value.unequal == 1 else "differ"
+        return f"{about}{value.unequal} of its {counted(value.numbers, 'number')} {verb}"
     if value.error == 0 and value.is_equal is False:
         return "its bits differ, though max, min, mean and norm agree"
     return off(value.relative)
@@ -122,6 +124,6 @@ def entered(pair: Pair, value: Difference, origin: str = "") -> str:
     if origin:
         return f"{what(pair, value)} when it comes in: {origin}"
     return (
-        f"{what(pair, value)} when it comes in, though nothing compared before it is: a parameter, data, or "
-        "code that was not recorded or has no counterpart"
+        f"{what(pair, value)} when it comes in, and nothing compared before it explains that: a parameter, "
+        "data, or code that was not recorded or has no counterpart"
     )
