@@ -106,6 +106,122 @@ def test_a_fault_that_only_gradients_show_is_found(tmp_path: Path) -> None:
     assert found.diverged is True
 
 
+class Attention(nn.Module):
+    """Attention whose three weights lie in one parameter, or each in its own."""
+
+    def __init__(self, is_merged: bool, order: str) -> None:
+        super().__init__()
+        weight = torch.randn(3 * SIZE, SIZE) * 0.2
+        self.order = order
+        if is_merged:
+            self.qkv = nn.Parameter(weight)
+        else:
+            self.q, self.k, self.v = (nn.Parameter(part.clone()) for part in weight.chunk(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (
+            F.linear(x, self.qkv).chunk(3, -1)
+            if hasattr(self, "qkv")
+            else [F.linear(x, each) for each in (self.q, self.k, self.v)]
+        )
+        q, k, v = (parts["qkv".index(letter)] for letter in self.order)
+        return x + torch.matmul(torch.softmax(torch.matmul(q, k.transpose(-2, -1)) / 4.0, -1), v)
+
+
+def merging(is_merged: bool, order: str = "qkv") -> Run:
+    def run() -> tuple[nn.Module, list[Callable[[], Any]]]:
+        model = nn.Sequential(*(Attention(is_merged, order) for _ in range(2)), nn.Linear(SIZE, 4))
+        x = torch.randn(3, 8, SIZE)
+        return model, [lambda: model(x).square().mean().backward()]
+
+    return run
+
+
+@each_task
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_weights_in_other_pieces_are_sound(tmp_path: Path, task: str, level: str) -> None:
+    found = compared(tmp_path, merging(True), merging(False), task, level)
+    assert found.named == ""
+    assert found.diverged is False
+
+
+@each_task
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_pieces_that_are_taken_in_another_order_are_found(tmp_path: Path, task: str, level: str) -> None:
+    found = compared(tmp_path, merging(True, "kvq"), merging(False), task, level)
+    assert found.diverged is True
+
+
+class Residual(nn.Module):
+    """A block that runs once, or twice for the mean of what it gives."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.up, self.down = nn.Linear(SIZE, 2 * SIZE), nn.Linear(2 * SIZE, SIZE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = [x + self.down(F.gelu(self.up(x))) for _ in range(self.times)]
+        return found[0] if self.times == 1 else (found[0] + found[1]) / 2
+
+
+def repeating(times: int, share: float = 1.0) -> Run:
+    def run() -> tuple[nn.Module, list[Callable[[], Any]]]:
+        model = nn.Sequential(*(Residual(times) for _ in range(3)), nn.Linear(SIZE, 4))
+        x = torch.randn(6, SIZE)
+
+        def step() -> None:
+            hidden = model[1](model[0](x))
+            hidden = share * hidden + (1 - share) * hidden.detach() if times > 1 else hidden
+            model[3](model[2](hidden)).square().mean().backward()
+
+        return model, [step]
+
+    return run
+
+
+@each_task
+def test_a_block_that_runs_twice_for_its_mean_is_sound(tmp_path: Path, task: str) -> None:
+    found = compared(tmp_path, repeating(2), repeating(1), task, "mix")
+    assert found.named == ""
+    assert found.diverged is False
+
+
+@each_task
+def test_a_part_of_a_gradient_that_gets_lost_on_the_way_is_no_other_form(tmp_path: Path, task: str) -> None:
+    found = compared(tmp_path, repeating(2, 0.9), repeating(1), task, "mix")
+    assert found.diverged is True
+
+
+def first_word(is_fused: bool) -> Run:
+    """The first word attends to itself alone, so that the gradients of queries and keys are zero."""
+
+    def run() -> tuple[nn.Module, list[Callable[[], Any]]]:
+        model = nn.ModuleDict({name: nn.Linear(SIZE, SIZE) for name in "qkvo"})
+        x = torch.randn(3, 8, SIZE)
+
+        def step() -> None:
+            q, k, v = (model[name](x).view(3, 8, 2, 8).transpose(1, 2) for name in "qkv")
+            if is_fused:
+                seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                mask = torch.full((8, 8), float("-inf")).triu(1)
+                seen = torch.softmax(q @ k.transpose(-2, -1) / 8**0.5 + mask, -1) @ v
+            model["o"](seen.transpose(1, 2).reshape(3, 8, SIZE))[:, 0].square().mean().backward()
+
+        return model, [step]
+
+    return run
+
+
+@each_task
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_of_zeros_come_zeros(tmp_path: Path, task: str, level: str) -> None:
+    found = compared(tmp_path, first_word(True), first_word(False), task, level)
+    assert found.named == ""
+    assert found.diverged is False
+
+
 # ---- too little is no all-clear ----
 
 

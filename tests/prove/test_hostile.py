@@ -331,21 +331,22 @@ def run_case(folder: Path, kind: Kind, chance: random.Random) -> dict[str, Any]:
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(said):
         code = main(["compare", *words, "-o", str(out), *options])
     signal.alarm(0)
-    wrong = _wrong(code, said.getvalue(), folder, before)
+    wrong = _wrong(code, shown.getvalue(), said.getvalue(), folder, before)
     return {"code": code, "wrong": wrong, "said": said.getvalue()[:2000]}
 
 
-def _wrong(code: int, said: str, folder: Path, before: list[tuple[str, int]]) -> list[str]:
+def _wrong(code: int, shown: str, said: str, folder: Path, before: list[tuple[str, int]]) -> list[str]:
     wrong = []
+    is_refused = code == 2 and not shown.startswith("Nothing could be judged: ")
     if code not in (0, 1, 2):
         wrong.append("the exit code")
     if "Traceback" in said or "unexpected" in said or "Warning" in said:
         wrong.append("an error that nobody expected")
-    if code == 2 and not (said.startswith("msprobe: ") and said.count("\n") == 1):
+    if is_refused and not (said.startswith("msprobe: ") and said.count("\n") == 1):
         wrong.append("not one sentence")
-    if code != 2 and said:
+    if not is_refused and said:
         wrong.append("a sentence without an error")
-    if code == 2 and files(folder / "out"):
+    if is_refused and files(folder / "out"):
         wrong.append("results of what was refused")
     if unfinished(folder):
         wrong.append("unfinished files")

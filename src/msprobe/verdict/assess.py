@@ -24,13 +24,13 @@ from msprobe.verdict.call_facts import (
     explains,
     follows_from_dtype,
     has_other_count,
-    has_vanished,
     is_setting,
     plain_numbers,
     position_of,
     reaches_out,
     roundoffs,
     unjudged_reason,
+    vanished_in,
 )
 from msprobe.verdict.decisions import flipped_by_decisions, flips_explained, most_flips, rows_apart
 from msprobe.verdict.difference import SKETCH_NOISE, Difference
@@ -494,7 +494,9 @@ class _Judge:
         name = seen.place.record.name
         if name.is_module and seen.place.call in self._has_calls:  # the calls in it are judged themselves
             found = [test for test in found if test.name in ("size", "odd")]
-        if own < seen.value.norm and has_vanished(seen.pair) and not operator_of(name).decides:
+        run = vanished_in(seen.pair) if own < seen.value.norm else None
+        follows = any(vanished_in(source.pair) == run for source in differing)  # of zeros come zeros
+        if run is not None and not follows and not operator_of(name).decides:
             found.append(Test("size", math.inf, 1.0))
         return found
 

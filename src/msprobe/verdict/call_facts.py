@@ -135,14 +135,16 @@ def _one_number(leaf: Leaf) -> object:
     return stats.max if stats.max == stats.min else None
 
 
-def has_vanished(pair: Pair) -> bool:
-    """Whether one run has nothing but zeros where the other has many numbers."""
+def vanished_in(pair: Pair) -> Literal["target", "golden"] | None:
+    """The run that has nothing but zeros where the other has many numbers."""
     leaves = [
         place.leaf for place in (pair.target, pair.golden) if place is not None and place.leaf is not None
     ]
     known = [leaf.statistics for leaf in leaves]
     norms = [stats.norm for stats in known if stats is not None]
-    return len(norms) == 2 and leaves[0].elements >= MANY and 0 in norms and norms[0] != norms[1]
+    if len(norms) != 2 or leaves[0].elements < MANY or norms[0] == norms[1] or 0 not in norms:
+        return None
+    return "target" if norms[0] == 0 else "golden"
 
 
 def _side_leaves(call: Sequence[Seen], side: Literal["target", "golden"]) -> Iterator[Leaf]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msprobe.analyse.judge import Finding, by_call
 from msprobe.analyse.measure import Measured
-from msprobe.dtypes import PLAIN, roundoff
+from msprobe.dtypes import PLAIN, SINGLE, roundoff
 from msprobe.graph import Graph
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName, slot_name
 from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair, Place
 from msprobe.record import Leaf, Record, slots
-from msprobe.verdict.difference import SAME_VALUE, Difference, Differences, other_shape
+from msprobe.verdict.difference import SAME_VALUE, UNKNOWN, Difference, Differences, other_shape
 from msprobe.verdict.levels import PASSED_ON, Verdict
 from msprobe.verdict.sources import Seen
 
 ONE_SIDED = Difference("one side", False, is_odd=True)
+_DEVIATIONS = 8.0  # of a sum over numbers that were rounded
+_OF_GRADIENTS = 64.0  # unit roundoffs that a gradient may be off by
 
 
 def paired_calls(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -57,6 +61,8 @@ class OneSided:
         is_backward = pair.place.record.name.direction != FORWARD
         if is_backward and not self._has_makers:  # other tools record other gradients
             return self._differences.of(pair, measured)
+        if id(pair) in self._in_other_pieces:
+            return UNKNOWN
         if pair.is_one_sided or self._is_lost_gradient(pair):
             return ONE_SIDED
         ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
@@ -70,6 +76,23 @@ class OneSided:
             if is_other and self._is_taken_elsewhere(pair)
             else self._differences.of(pair, measured)
         )
+
+    @functools.cached_property
+    def _in_other_pieces(self) -> set[int]:
+        """The ids of the pairs of parameters that one run keeps in other pieces, such as q, k and v in one.
+
+        Their gradients lie in the same pieces.
+        """
+        records: dict[str, tuple[list[Pair], list[Pair]]] = defaultdict(lambda: ([], []))
+        for pair in self._pairs:
+            is_gradient = pair.place.record.name.direction == PARAMETERS_GRAD
+            if is_gradient or (pair.is_one_sided and pair.place.side == "parameters"):
+                side, place = only_place(pair)
+                if place is not None and None in (pair.target, pair.golden):
+                    record = place.call if side == 0 else self._counterparts[1].get(place.call, place.call)
+                    records[record][side].append(pair)
+        alike = (sides for sides in records.values() if _are_alike(*sides))
+        return {id(pair) for sides in alike for pair in (*sides[0], *sides[1])}
 
     def _is_taken_elsewhere(self, pair: Pair) -> bool:
         """Whether two calls made an input in the two runs whose own counterparts are others, of one shape.
@@ -172,6 +195,43 @@ class OneSided:
                 found[0].setdefault(pair.target.call, pair.golden.call)
                 found[1].setdefault(pair.golden.call, pair.target.call)
         return found
+
+
+class _Pieces(NamedTuple):
+    """What several tensors are together."""
+
+    numbers: int
+    sum: float
+    squares: float
+    unit: float
+
+
+def _are_alike(ours: Sequence[Pair], theirs: Sequence[Pair]) -> bool:
+    """Whether tensors have as many numbers as others, the same sum, and the same sum of squares."""
+    one, other = _together(ours), _together(theirs)
+    if one is None or other is None or not one.numbers or one.numbers != other.numbers:
+        return False
+    unit = max(one.unit, other.unit)
+    is_gradient = ours[0].place.record.name.direction == PARAMETERS_GRAD
+    # Each number is rounded by itself; a gradient has the rounding of all that went before it.
+    rounding = unit * (_OF_GRADIENTS if is_gradient else _DEVIATIONS / math.sqrt(one.numbers)) + SINGLE
+    return abs(one.squares - other.squares) <= rounding * one.squares and (
+        abs(one.sum - other.sum) <= rounding * math.sqrt(one.numbers * one.squares)
+    )
+
+
+def _together(pairs: Sequence[Pair]) -> _Pieces | None:
+    """What the tensors that only one run has are together; None if that is not known."""
+    found = _Pieces(0, 0.0, 0.0, SINGLE)
+    for _, place in map(only_place, pairs):
+        leaf = place.leaf if place is not None else None
+        stats = leaf.statistics if leaf is not None else None
+        if leaf is None or stats is None or stats.mean is None or stats.norm is None:
+            return None
+        numbers, squares = found.numbers + leaf.elements, found.squares + stats.norm * stats.norm
+        mean, unit = found.sum + leaf.elements * stats.mean, max(found.unit, roundoff(leaf.dtype))
+        found = _Pieces(numbers, mean, squares, unit)
+    return found if math.isfinite(found.squares) else None
 
 
 def only_place(pair: Pair) -> tuple[int, Place | None]:

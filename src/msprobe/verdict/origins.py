@@ -11,7 +11,7 @@ from msprobe.name import FORWARD, earlier_step
 from msprobe.pairing.match import Pair, Place
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
-from msprobe.verdict.call_facts import content, has_vanished, spot_of
+from msprobe.verdict.call_facts import content, spot_of, vanished_in
 from msprobe.verdict.decisions import most_flips
 from msprobe.verdict.difference import Difference
 from msprobe.verdict.directions import GAIN, SCALE_GAIN, Test, unit_tolerance
@@ -161,7 +161,7 @@ class Origins:
             explains = explains or (differs and self.stretches.shapes_by_value(stretch))
         elif value.is_float and not value.is_moved:
             explains = value.relative <= GAIN * likely + unit_tolerance(value)
-            explains = explains and not (likely < 1 and has_vanished(seen.pair))
+            explains = explains and not (likely < 1 and vanished_in(seen.pair))
             scales = [found.value.scale for found in made]
             explains = explains and self.stretches.scale_test(stretch, value, likely, scales).score <= 1
         else:

@@ -3,21 +3,23 @@
 `(q / s) @ k` beside `(q @ k) / s`: one run divides before the product, the other after it. Calls that were
 paired by what they do then differ by a factor, and the values behind both do not. From a suspect on, the
 calls that take in what differs are followed, and their backward calls too. If all of this comes to an end in
-values that agree by far more than such a difference would leave of itself, no call of it is at fault.
+values that agree by far more than such a difference would leave of itself, no call of it is at fault. The
+share of a gradient that one call gives a parameter comes to its end in the whole gradient of the parameter.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from msprobe.graph import Graph, Spot
-from msprobe.name import BACKWARD, slot_name
+from msprobe.name import BACKWARD, PARAMETERS_GRAD, slot_name
 from msprobe.operators import operator_of
 from msprobe.pairing.match import Pair
 from msprobe.record import slots
 from msprobe.verdict.levels import ENTERED, PASSED_ON, ROUNDING, SAME, Verdict
 
-_MOST_CALLS = 64  # that one other form may take
+_MOST_CALLS = 64  # forward, that one other form may take; gradients go all the way back
 _CLEAR = 16.0  # times the tolerance of what agrees: a suspect that is less off may only have faded
 _ABSORBED = 8.0  # times its error: what the arguments of a result that agrees should have made of it
 _REASON = "computed in another form: what is made of it agrees with the golden run"
@@ -45,7 +47,8 @@ def excused(
         pair, verdict = pairs[number], verdicts[number]
         side = sides[0 if pair.target is not None else 1]
         tolerance = side.end_tolerance(pair.place.call, is_exact=not is_aligned)
-        if tolerance is None or not (verdict.error or 0.0) >= _CLEAR * tolerance:
+        error = math.inf if verdict.error is None else verdict.error  # None: only one run has it
+        if tolerance is None or not error >= _CLEAR * tolerance:
             continue
         found[number] = verdict._replace(level=PASSED_ON, reason=_REASON)
     return found
@@ -63,10 +66,13 @@ class _Side:
     def __init__(self, graph: Graph, number: int, pairs: Sequence[Pair], verdicts: Sequence[Verdict]) -> None:
         self._graph, self._records = graph, graph.recording.records
         self._verdicts: dict[str, Verdict] = {}
+        self._whole: dict[str, Verdict] = {}  # of the whole gradients, by the names of the parameters
         for pair, verdict in zip(pairs, verdicts, strict=True):
             place = pair.golden if number else pair.target
             if place is not None and pair.target is not None and pair.golden is not None:
                 self._verdicts[place.name] = verdict
+                if place.record.name.direction == PARAMETERS_GRAD:
+                    self._whole[".".join((*place.record.name.path, place.slot))] = verdict
 
     def end_tolerance(self, record: str, *, is_exact: bool) -> float | None:
         """Follow what a call made until all agrees, and return the largest tolerance of what agrees there.
@@ -77,13 +83,16 @@ class _Side:
         results = [self._verdicts.get(slot_name(record, slot)) for slot in self._outputs(record)]
         if results and all(made is not None and _agrees(made) for made in results):
             return None  # a setting that differs, and whose effect rounding hides
-        waiting, region, tolerance = [record], set[str](), 0.0
+        waiting, region, tolerance, forward = [record], set[str](), 0.0, 0
         while waiting:
             call = waiting.pop()
             if call in region:
                 continue
             region.add(call)
-            if call not in self._records or len(region) > _MOST_CALLS:
+            if call not in self._records:
+                return None
+            forward += self._records[call].name.direction != BACKWARD
+            if forward > _MOST_CALLS:
                 return None
             back = str(self._records[call].name.facing(BACKWARD))
             if back in self._records:
@@ -95,7 +104,10 @@ class _Side:
                     continue
                 users = list(self._users(call, slot))
                 if not users:
-                    return None
+                    whole = self._whole_gradient(call, slot)
+                    if whole is None or not (_is_equal(whole) if is_exact else _agrees(whole)):
+                        return None
+                    tolerance = max(tolerance, whole.tolerance or 0.0)
                 for user in users:
                     given = self._verdicts.get(slot_name(*user))
                     if given is not None and (_is_equal(given) if is_exact else _agrees(given)):
@@ -105,6 +117,14 @@ class _Side:
                     else:
                         waiting.append(user[0])
         return tolerance
+
+    def _whole_gradient(self, record: str, slot: str) -> Verdict | None:
+        """The verdict of the gradient of a parameter to which a call gives this share."""
+        if self._records[record].name.direction != BACKWARD:
+            return None
+        makers = self._graph.argument_makers(record, slot)
+        names = [maker.name for maker in makers if maker.kind == "parameter"]
+        return self._whole.get(names[0]) if len(names) == 1 else None
 
     def _outputs(self, record: str) -> list[str]:
         """The tensors that a call gave out."""
