@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -528,23 +528,50 @@ def _setting(faulty: Sequence[Change], changes: Sequence[Change], before: StepSt
         if len(faulty) == len(moving):
             return "the optimizer made no step in one of the runs"
         return "it is frozen, or the optimizer was not given it, in one of the runs"
-    factors = [change.factor for change in faulty if _is_multiple(change)]
-    if 2 * len(factors) > len(faulty) and _agree([factor - 1 for factor in factors]):
-        return _of_factor(statistics.median(factors))
-    decays = [change.decay for change in faulty if _share(change.error, change.value) >= 0.8]
-    known = [decay for decay in decays if decay is not None]
-    if 2 * len(known) > len(faulty) and _agree(known):
-        return (
-            f"it differs by {_times(statistics.median(known))} times the parameter itself: the weight decay"
-        )
     previous = [(c, before.changes[c.name]) for c in faulty if c.name in before.changes]
-    moments = [_coefficient(c.error, d) for c, d in previous if _share(c.error, d) >= _EXPLAINED]
-    if 2 * len(moments) > len(faulty) and _agree(moments):
-        return f"it differs by {_times(statistics.median(moments))} times the change before: the momentum"
+    known = (
+        _direction([(c, c.golden) for c in faulty], len(faulty), _EXPLAINED, _of_factor),
+        _direction([(c, c.value) for c in faulty if c.decay is not None], len(faulty), 0.8, _of_decay),
+        _direction(previous, len(faulty), _EXPLAINED, _of_momentum),
+    )
+    found = [each for each in known if each is not None]
+    # Where two changes in a row are alike, one direction is a part of another.
+    best = max(found, key=lambda each: each.share, default=None)
+    if best is not None:
+        return best.words
     return "the optimizer: its gradient explains no such difference; compare its settings"
 
 
-def _of_factor(factor: float) -> str:
+class _Direction(NamedTuple):
+    """What the errors of most parameters are a multiple of."""
+
+    share: float  # of the squared error that it explains
+    words: str
+
+
+def _direction(
+    along: Sequence[tuple[Change, _Vector]], faulty: int, least: float, words: Callable[[float], str]
+) -> _Direction | None:
+    """Say what the errors of most of the faulty parameters are a multiple of, if it is one and the same."""
+    shares = [(_share(c.error, vector), _coefficient(c.error, vector)) for c, vector in along]
+    clear = [(share, multiple) for share, multiple in shares if share >= least]
+    if 2 * len(clear) <= faulty or not _agree([multiple for _, multiple in clear]):
+        return None
+    share, multiple = (statistics.median(numbers) for numbers in zip(*clear, strict=True))
+    return _Direction(share, words(multiple))
+
+
+def _of_decay(multiple: float) -> str:
+    return f"it differs by {_times(multiple)} times the parameter itself: the weight decay"
+
+
+def _of_momentum(multiple: float) -> str:
+    what = f"it differs by {_times(multiple)} times the change before: the momentum"
+    return f"{what}, or gradients that were not set to zero" if abs(abs(multiple) - 1) < _ALIKE else what
+
+
+def _of_factor(multiple: float) -> str:
+    factor = 1 + multiple
     if abs(factor + 1) < _ALIKE:
         return "the sign of the step"
     for known in (_WITHOUT_CORRECTION, 1 / _WITHOUT_CORRECTION):
