@@ -13,6 +13,7 @@ from torch import nn
 from truth.kernel_faults import EITHER_WAY, EXACT, kernels
 
 from msprobe.compare import compare
+from msprobe.report.answer import answer
 from msprobe.store.recordings import find, read_one
 from msprobe.verdict.locate import Divergence, diverged, overall, suspects
 from torch_fixtures import Probe
@@ -291,3 +292,12 @@ def test_another_momentum_of_batch_norm_is_named(tmp_path: Path, momentum: float
     found = culprit(target, golden)
     assert found is not None
     assert "norm" in str(found.place.record.name).lower()
+
+
+def test_an_optimizer_that_rounding_hides_is_said_to_be_hidden(tmp_path: Path) -> None:
+    """The steps of Adam are smaller than the rounding of weights of bfloat16, whatever the learning rate."""
+    golden = record(tmp_path / "golden", adamw())
+    coarse = record(tmp_path / "coarse", adamw(), net=lambda: Net().bfloat16())
+    said = ["\n".join(answer([c.outcome() for c in compare(run, golden)])) for run in (coarse, golden)]
+    assert "too small beside the rounding of what is stored" in said[0]
+    assert "the changes of" not in said[1]

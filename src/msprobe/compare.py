@@ -161,9 +161,9 @@ def compare_recordings(
     judged_findings = findings if is_one else _judged_findings(mode, judged, findings, target, golden)
     unpaired = stretches(judged, target, golden, graphs)
     verdicts, precision, unequal = assess(judged_findings, graphs, unpaired)
-    verdicts, changes = judge_changes(before, graphs, judged_findings, verdicts)
+    optimized = judge_changes(before, graphs, judged_findings, verdicts)
     is_doubtful = mappings.align is False and bool(pairing.notes)
-    verdicts = supported(judged_findings, verdicts, is_doubtful=is_doubtful)
+    verdicts = supported(judged_findings, optimized.verdicts, is_doubtful=is_doubtful)
     gap = unjudged_ends(graphs[0], judged_findings, verdicts)
     located = locate(
         target, golden, mode, judged_findings, verdicts, unequal=unequal, notes=pairing.notes, gap=gap
@@ -181,7 +181,8 @@ def compare_recordings(
         precision,
         None if is_one else judged,
         pairing.why,
-        changes=changes,
+        changes=optimized.changes,
+        lost_changes=optimized.lost,
     )
 
 

@@ -132,6 +132,10 @@ def facts(outcomes: Sequence[Outcome]) -> Iterator[str]:
     precision = next((outcome.precision for outcome in outcomes if outcome.precision is not None), None)
     if precision is not None:
         yield precision_fact(precision)
+    lost, of = max((outcome.lost_changes for outcome in outcomes), default=(0, 0))
+    if 2 * lost > of:
+        changes = f"the changes of {lost} of {counted(of, 'parameter')} over a step"
+        yield f"{changes} are too small beside the rounding of what is stored to judge the optimizer by them"
     yield from dict.fromkeys(
         f"replay: {outcome.replay.missing}"
         for outcome in outcomes

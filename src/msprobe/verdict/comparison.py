@@ -77,6 +77,7 @@ class Outcome(NamedTuple):
     precision: Precision | None = None  # the whole target run computes in a coarser dtype
     replay: ReplayCount | None = None  # what calling the suspects again showed, if that was asked for
     golden_rows: frozenset[int] = frozenset()  # of suspects whose calls only the golden run makes
+    lost_changes: tuple[int, int] = (0, 0)  # of parameters, that rounding hides; and of how many
 
     def is_of_golden(self, suspect: Divergence) -> bool:
         """Whether a suspect is a call of this step and rank that only the golden run makes."""
@@ -106,6 +107,7 @@ class Comparison(NamedTuple):
     why_aligned: str = ""  # why calls were paired by what they do although nobody asked for it
     replay: ReplayCount | None = None  # what calling the suspects again showed, if that was asked for
     changes: Mapping[str, Any] | None = None  # of the golden run's parameters over the step before
+    lost_changes: tuple[int, int] = (0, 0)  # of parameters, that rounding hides; and of how many
 
     def next_state(self) -> StepState:
         """What the next step of this rank is judged by; it keeps no recording alive."""
@@ -129,6 +131,7 @@ class Comparison(NamedTuple):
             self.precision,
             self.replay,
             frozenset(self._golden_rows()),
+            self.lost_changes,
         )
 
     @property

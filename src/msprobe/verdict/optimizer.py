@@ -234,26 +234,37 @@ class Change(NamedTuple):
         return found
 
 
+class Judged(NamedTuple):
+    """What became of the changes of parameters over a step."""
+
+    verdicts: list[Verdict]  # of all findings
+    changes: dict[str, _Vector]  # of the golden run, by the target's names
+    lost: tuple[int, int] = (0, 0)  # how many changes the rounding of what is stored hides, and of how many
+
+
 def judge_changes(
     before: StepState | None,
     graphs: tuple[Graph, Graph],
     findings: Sequence[Finding],
     verdicts: Sequence[Verdict],
-) -> tuple[list[Verdict], dict[str, _Vector]]:
-    """Return the verdicts with the changes of parameters judged, and the golden run's changes by name.
+) -> Judged:
+    """Judge the changes of parameters over a step.
 
     `before`: the state of the step before; None, or one that is not directly before it, tells nothing.
     """
     verdicts = list(verdicts)
     if before is None or not _follows(before.step, graphs[0].recording.step):
-        return verdicts, {}
+        return Judged(verdicts, {})
     changes = list(_changes(before, graphs, findings))
     exact = before.is_equal
     faulty = _faulty(changes, exact)
     _mark(verdicts, changes, faulty, before, exact)
     if exact and not faulty:
         _doubt(verdicts, changes, before.step)
-    return verdicts, {change.name: change.golden for change in changes}
+    trained = [change for change in changes if change.kind == "parameter" and change.has_gradient]
+    lost = sum(not change.tells for change in trained)
+    known = {change.name: change.golden for change in changes}
+    return Judged(verdicts, known, (lost, len(trained)))
 
 
 def _faulty(changes: Sequence[Change], exact: bool) -> list[Change]:
