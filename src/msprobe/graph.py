@@ -53,6 +53,14 @@ class Maker(NamedTuple):
     is_exact: bool = True  # False: a view or part of it, one of several that were added up, or inferred
 
 
+class Copied(NamedTuple):
+    """What a value was copied from by something that was not recorded, such as a cast or an index."""
+
+    maker: Maker
+    dtype: str | None  # of what was copied; None if that is not known
+    is_part: bool  # it has another number of elements
+
+
 class _Use(NamedTuple):
     """An input, and whether it is exactly what was made."""
 
@@ -226,6 +234,27 @@ class Graph:
         """The tensor at a slot of a record."""
         found = self._tensors.get(record, {}).get(slot)
         return found[1] if found is not None else None
+
+    def copied_from(self, record: str, slot: str) -> Copied | None:
+        """What a value was copied from, perhaps in part, by something that was not recorded."""
+        leaf = self.leaf(record, slot)
+        maker = self._noted(leaf) if leaf is not None else None
+        if leaf is None or maker is None or maker.is_exact:
+            return None
+        if maker.kind != "call":
+            return Copied(maker, self._state_dtypes.get(f"{maker.kind}:{maker.name}"), False)
+        source = self.leaf(maker.name, maker.slot)
+        return None if source is None else Copied(maker, source.dtype, leaf.elements != source.elements)
+
+    @functools.cached_property
+    def _state_dtypes(self) -> dict[str, str | None]:
+        """The dtypes of parameters, buffers and the like, where they show as they are."""
+        found: dict[str, str | None] = {}
+        for tensors in self._tensors.values():
+            for _, leaf in tensors.values():
+                if leaf.made_by is not None and leaf.made_by.partition(":")[0] in _KINDS:
+                    found.setdefault(leaf.made_by, leaf.dtype)
+        return found
 
     def _side(self, record: str, side: Side) -> list[str]:
         """The slots of the tensors on one side of a record, in the order in which gradients count them."""
