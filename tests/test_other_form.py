@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from truth.kernel_faults import EITHER_WAY, kernels
 
 from msprobe.cli.main import main
 from msprobe.pairing.mapping import Mappings
@@ -46,6 +47,21 @@ def attending(form: Form, dtype: torch.dtype = torch.float32) -> Run:
         return model, [lambda: model(x).square().mean().backward()]
 
     return run
+
+
+def rounding_otherwise(run: Run) -> Run:
+    """The same run with kernels that round otherwise."""
+
+    def made() -> tuple[nn.Module, list[Callable[[], Any]]]:
+        model, steps = run()
+
+        def step() -> None:
+            with kernels(EITHER_WAY):
+                steps[0]()
+
+        return model, [step]
+
+    return made
 
 
 def after(q: Tensor, k: Tensor) -> Tensor:
@@ -220,6 +236,57 @@ def test_of_zeros_come_zeros(tmp_path: Path, task: str, level: str) -> None:
     found = compared(tmp_path, first_word(True), first_word(False), task, level)
     assert found.named == ""
     assert found.diverged is False
+
+
+# ---- what was not recorded: a cast, an index ----
+
+
+class Router(nn.Module):
+    """Half of the words go through one expert, by a weight that is always used in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, SIZE) * 0.02)
+        self.experts = nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(2))
+        self.mix, self.head = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.mix(x))
+        chosen = F.linear(x.type(torch.float32), self.weight.type(torch.float32)).argmax(-1)
+        found = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            (words,) = torch.where(chosen == number)
+            found = found.index_add(0, words, expert(x[words]))
+        return self.head(x + found)
+
+
+def routed(dtype: torch.dtype) -> Run:
+    def run() -> tuple[nn.Module, list[Callable[[], Any]]]:
+        model, x = nn.Sequential(Router()), torch.randn(1500, SIZE)
+        model, x = model.to(dtype), x.to(dtype)
+        return model, [lambda: model(x).square().mean().backward()]
+
+    return run
+
+
+@each_task
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_words_that_a_router_sends_elsewhere_accuse_nobody(
+    tmp_path: Path, task: str, dtype: torch.dtype
+) -> None:
+    target = rounding_otherwise(routed(torch.bfloat16))
+    found = compared(tmp_path, target, routed(dtype), task, "mix")
+    assert found.named == ""
+    assert found.diverged in (False, "cannot tell")
+    taken = [p for each in found.comparisons for p in each.pairs if "Linear.forward" in p.place.call]
+    shapes = [[place.leaf.shape for place in p[:2] if place is not None and place.leaf] for p in taken]
+    assert any(len(set(pair)) > 1 for pair in shapes)  # some words do go elsewhere
+
+
+@each_task
+def test_a_weight_that_a_cast_made_finer_is_rounded_all_the_same(tmp_path: Path, task: str) -> None:
+    found = compared(tmp_path, routed(torch.bfloat16), routed(torch.float32), task, "mix")
+    assert "weight" not in found.named
 
 
 # ---- too little is no all-clear ----

@@ -341,15 +341,17 @@ class _Judge:
             return verdict._replace(reason=f"{what}; what a parameter gets of it is judged there")
         if origin.stretch is not None and has_effect:
             return self._blame(origin.stretch, seen, verdict, origin.words)
-        if self._flipped and self._is_choice(seen):
+        is_choice = self._flipped > 0 and self._is_choice(seen)
+        is_other_shape = value.sight == "shape" and (is_choice or not origin.is_known)
+        if is_other_shape and rows_apart(seen.pair) <= self._flipped:
+            return verdict._replace(reason=f"{what}, as decisions before it fell otherwise")
+        if is_choice:
             words = f"{what}; decisions before it fell otherwise, so that it may be made of other numbers"
             return verdict._replace(level=CANNOT_TELL, reason=words)
         if not origin.is_known and is_usual(seen, tests, self._errors):
             return verdict._replace(reason=f"{what}, which earlier calls passed on")
         if not origin.is_known and operator.decides and self._decided_otherwise(call):
             return verdict._replace(reason=f"{what}; the forward call decided otherwise")
-        if not origin.is_known and value.sight == "shape" and rows_apart(seen.pair) <= self._flipped:
-            return verdict._replace(reason=f"{what}, as decisions before it fell otherwise")
         if not origin.is_known and value.sight == "shape" and self._errors.drift > 0:
             words = f"{what}; it is not known what made it, and earlier calls differ by rounding"
             return verdict._replace(level=CANNOT_TELL, reason=words)
