@@ -13,7 +13,14 @@ from msprobe.report.answer import headline
 from msprobe.report.table import SURROGATE
 from msprobe.verdict.comparison import Aligned, Case, Outcome
 from msprobe.verdict.levels import LEVELS
-from msprobe.verdict.locate import MOST_SUSPECTS, Divergence, diverged, overall, suspects
+from msprobe.verdict.locate import (
+    MOST_SUSPECTS,
+    Divergence,
+    diverged,
+    is_explained_before,
+    overall,
+    suspects,
+)
 from msprobe.verdict.replay_evidence import ReplayEvidence
 
 VERSION = 1  # of the summary; a new key does not change it, a changed or missing one does
@@ -166,12 +173,12 @@ def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
     failure if they diverge and no call of the table made the difference.
     """
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="msprobe compare">\n'
-    for outcome in outcomes:
-        kinds = Counter(case.outcome for case in outcome.cases)
+    for outcome, cases in zip(outcomes, _cases(outcomes), strict=True):
+        kinds = Counter(case.outcome for case in cases)
         name = _quoted(_plain(outcome.label or "comparison"))
-        counts = f'tests="{len(outcome.cases)}" failures="{kinds["failure"]}" skipped="{kinds["skipped"]}"'
+        counts = f'tests="{len(cases)}" failures="{kinds["failure"]}" skipped="{kinds["skipped"]}"'
         yield f'<testsuite name={name} {counts} errors="0">\n'.encode()
-        for case in outcome.cases:
+        for case in cases:
             yield _case(case).encode()
         yield b"</testsuite>\n"
     whole = _whole(outcomes)
@@ -182,12 +189,25 @@ def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
     yield b"</testsuites>\n"
 
 
+def _cases(outcomes: Sequence[Outcome]) -> Iterator[list[Case]]:
+    """The tests of each step and rank; what earlier steps explain is no failure."""
+    located = [outcome.located for outcome in outcomes]
+    for outcome in outcomes:
+        is_explained = is_explained_before(outcome.located, located)
+        yield [
+            Case(case.call, "skipped", f"earlier steps explain this: {case.reason}")
+            if is_explained and case.outcome == "failure"
+            else case
+            for case in outcome.cases
+        ]
+
+
 def _whole(outcomes: Sequence[Outcome]) -> Case | None:
     """Return the test of all steps and ranks, if the tests of single calls do not say that they diverge."""
     answer = diverged([outcome.located for outcome in outcomes])
     if answer == "cannot tell" or not any(outcome.judged for outcome in outcomes):
         return Case("divergence", "error", headline(outcomes))
-    has_failed = any(case.outcome == "failure" for outcome in outcomes for case in outcome.cases)
+    has_failed = any(case.outcome == "failure" for cases in _cases(outcomes) for case in cases)
     return Case("divergence", "failure", headline(outcomes)) if answer and not has_failed else None
 
 

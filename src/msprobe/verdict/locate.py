@@ -383,6 +383,11 @@ def _standing(found: Divergence) -> int:
     return {PROVEN: 0, REFUTED: 2}.get(found.replay.outcome, 1)
 
 
+def is_explained_before(one: Located, found: Sequence[Located]) -> bool:
+    """Whether earlier steps explain all that came in different, or was made different, in a step."""
+    return bool(one.origins) and not any(_is_news(each, found) for each in one.origins)
+
+
 def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
     """Return whether earlier steps do not explain a suspect.
 
