@@ -82,7 +82,8 @@ class Descriptions:
         else:
             leaf = self.sketched(tensor, self._describe(tensor, self._want_of_state))
         if name is None and (since is None or version is None):
-            maker = makers.find(tensor, memory, version, leaf, BEFORE_ALL if since is None else since)
+            start = BEFORE_ALL if since is None else since
+            maker = makers.find(tensor, memory, version, leaf, start, record)
             if since is None or maker is not None:
                 seen = self._kept(tensor, version, leaf, maker)
                 return seen.with_maker(), seen

@@ -10,7 +10,7 @@ from typing import Any
 
 from msprobe.adapter import Adapter, Extent, OptimizerState, State
 from msprobe.capture.memo import Seen
-from msprobe.name import earlier_step, in_step
+from msprobe.name import FORWARD, earlier_step, in_step
 from msprobe.record import Leaf
 
 BEFORE_ALL = -2  # a moment: what is known of a tensor counts, whenever it was noted
@@ -79,10 +79,11 @@ class Makers:
         named: dict[int, _Named] = {}
         parameters: dict[tuple[int, ...], list[_Named]] = defaultdict(list)
         memories: dict[int, list[_Named]] = defaultdict(list)
+        memory_of = self._memory_of
         for kind, name, tensor, shape in states:
             known = weakref.ref(tensor), f"{kind}:{name}"
             is_first = named.setdefault(id(tensor), known) is known  # of its names
-            memories[id(self._memory_of(tensor))].append(known)
+            memories[id(memory_of(tensor))].append(known)
             if kind == "parameter" and is_first:
                 parameters[shape].append((known[0], name))
         self._named, self._parameters, self._named_memories = named, parameters, memories
@@ -122,11 +123,21 @@ class Makers:
         self._latest[key] = seen
 
     def find(
-        self, tensor: Any, memory: Any, version: Hashable | None, leaf: Leaf, since: int = BEFORE_ALL
+        self,
+        tensor: Any,
+        memory: Any,
+        version: Hashable | None,
+        leaf: Leaf,
+        since: int = BEFORE_ALL,
+        record: str = "",
     ) -> str | None:
-        """Who made a tensor whose identity tells nothing, as far as it was noted after `since`."""
+        """Who made a tensor whose identity tells nothing, as far as it was noted after `since`.
+
+        `record`: where it was seen. While backward runs, no tensor is what a parameter holds already.
+        """
         if since == BEFORE_ALL and leaf.shape in self._parameters and not leaf.requires_grad:
-            name = self._gradient(leaf.shape, tensor, memory) or self.name_of(memory)
+            is_held = not record or FORWARD in record.rsplit(".", 2)[1:]
+            name = (self._gradient(leaf.shape, tensor, memory) if is_held else None) or self.name_of(memory)
             if name is not None:
                 return name
         if memory is None:

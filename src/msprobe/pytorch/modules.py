@@ -156,15 +156,17 @@ def on_model_call(model: Any, before: Callable[[], None], after: Callable[[], No
 def parameters(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
     """What named_parameters() says of a module without those in it, which takes longer to find it out."""
     if _names_parameters_plainly(module):
-        return _named([("", module._parameters)])
+        return _named([("", module._parameters)]) if module._parameters else ()
     return module.named_parameters(recurse=False)
 
 
-def buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, int]]:
-    if _names_buffers_plainly(module):
-        found: Iterable[tuple[str, torch.Tensor]] = _named([("", module._buffers)])
+def buffers(module: nn.Module) -> Iterable[tuple[str, torch.Tensor, int]]:
+    if not _names_buffers_plainly(module):
+        found: Iterable[tuple[str, torch.Tensor]] = module.named_buffers(recurse=False)
+    elif module._buffers:
+        found = _named([("", module._buffers)])
     else:
-        found = module.named_buffers(recurse=False)
+        return ()
     return ((name, buffer, buffer.numel()) for name, buffer in found)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from msprobe.verdict.sources import Seen
 
 OTHER_SHAPE = "its shape is"  # so such a reason begins
+_FAR = 9.0  # ten times as large
 
 
 def off(error: float) -> str:
@@ -46,7 +47,14 @@ def what(pair: Pair, value: Difference) -> str:
         return f"{about}{value.unequal} of its {counted(value.numbers, 'number')} {verb}"
     if value.error == 0 and value.is_equal is False:
         return "its bits differ, though max, min, mean and norm agree"
+    if _is_far_larger(value):
+        return f"{1 + (value.scale or 0.0):.4g} times as large as in the golden run"
     return off(value.relative)
+
+
+def _is_far_larger(value: Difference) -> bool:
+    """Whether the relative error says less than the factor, as that of gradients of a scaled loss."""
+    return value.scale is not None and _FAR <= value.scale < math.inf and value.is_float
 
 
 def _given_once(pair: Pair) -> str:
@@ -88,7 +96,7 @@ def _directed(pair: Pair, value: Difference, test: Test) -> str:
     whole = what(pair, value)
     if value.scale is not None and value.scale < -1 and test.name in ("scale", "size"):
         return f"{whole}, and as a whole of the opposite sign"
-    if test.name == "scale" and value.scale is not None:
+    if test.name == "scale" and value.scale is not None and not _is_far_larger(value):
         word = "larger" if value.scale > 0 else "smaller"
         return f"{whole}, and as a whole {_percent(abs(value.scale))} {word} than in the golden run"
     if test.name == "shift" and value.shift is not None:
