@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msprobe.analyse.judge import Finding
-from msprobe.dtypes import SINGLE, roundoff
+from msprobe.dtypes import SINGLE
 from msprobe.graph import Graph
 from msprobe.graph_order import in_order
 from msprobe.name import BACKWARD, FORWARD, PARAMETERS_GRAD, CallName
@@ -320,7 +320,7 @@ class _Judge:
         leaf = seen.place.leaf
         if follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
-        value = self._with_rounding_of_source(seen)
+        value = self._origins.with_rounding_of_source(seen)
         tests = rounding_tests(value)
         score = max(test.score for test in tests)
         tolerance = unit_tolerance(value)
@@ -341,7 +341,7 @@ class _Judge:
             return verdict._replace(reason=f"{what}; what a parameter gets of it is judged there")
         if origin.stretch is not None and has_effect:
             return self._blame(origin.stretch, seen, verdict, origin.words)
-        is_choice = self._flipped > 0 and self._is_choice(seen)
+        is_choice = self._flipped > 0 and self._origins.is_choice(seen)
         is_other_shape = value.sight == "shape" and (is_choice or not origin.is_known)
         if is_other_shape and rows_apart(seen.pair) <= self._flipped:
             return verdict._replace(reason=f"{what}, as decisions before it fell otherwise")
@@ -358,22 +358,6 @@ class _Judge:
         if not has_reach and (is_plain or math.isfinite(error) or operator.overwrites):
             return verdict._replace(reason=f"{what}; the outputs show no effect")
         return verdict._replace(level=ENTERED, reason=reason.entered(seen.pair, value, origin.words))
-
-    def _with_rounding_of_source(self, seen: Seen) -> Difference:
-        """How far a value is off, with the rounding of what it was copied from, which may be coarser."""
-        value, unit = seen.value, seen.value.unit
-        for graph, place in zip(self._graphs, seen.pair[:2], strict=True):
-            copied = graph.copied_from(place.call, place.slot) if place is not None else None
-            if copied is not None and copied.maker.kind != "call":
-                unit = max(unit, roundoff(copied.dtype))
-        is_float = value.is_float and not value.is_odd and value.sight not in ("shape", "one side")
-        return value._replace(unit=unit) if is_float and unit > value.unit else value
-
-    def _is_choice(self, seen: Seen) -> bool:
-        """Whether a value is a part of what a call made, such as the rows that an index takes."""
-        spots = zip(self._graphs, seen.pair[:2], strict=True)
-        found = [graph.copied_from(place.call, place.slot) for graph, place in spots if place is not None]
-        return bool(found) and all(each is not None and each.is_part for each in found)
 
     def _decided_otherwise(self, call: Sequence[Seen]) -> bool:
         """Whether the forward call of a backward call chose other numbers, whose gradients then come back."""

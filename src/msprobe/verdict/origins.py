@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msprobe.dtypes import roundoff
 from msprobe.graph import Graph, Maker
 from msprobe.name import FORWARD, earlier_step
 from msprobe.pairing.match import Pair, Place
@@ -194,6 +195,22 @@ class Origins:
         """
         ours, theirs = (graph.recording.header.framework for graph in (self._graph, self._golden_graph))
         return ours != theirs and all(pair.certainty is None for pair in pairs)
+
+    def with_rounding_of_source(self, seen: Seen) -> Difference:
+        """How far a value is off, with the rounding of what it was copied from, which may be coarser."""
+        value, unit = seen.value, seen.value.unit
+        for graph, place in zip((self._graph, self._golden_graph), seen.pair[:2], strict=True):
+            copied = graph.copied_from(place.call, place.slot) if place is not None else None
+            if copied is not None and copied.maker.kind != "call":
+                unit = max(unit, roundoff(copied.dtype))
+        is_float = value.is_float and not value.is_odd and value.sight not in ("shape", "one side")
+        return value._replace(unit=unit) if is_float and unit > value.unit else value
+
+    def is_choice(self, seen: Seen) -> bool:
+        """Whether a value is a part of what a call made, such as the rows that an index takes."""
+        spots = zip((self._graph, self._golden_graph), seen.pair[:2], strict=True)
+        found = [graph.copied_from(place.call, place.slot) for graph, place in spots if place is not None]
+        return bool(found) and all(each is not None and each.is_part for each in found)
 
     def is_parameter_of_one_run(self, seen: Seen) -> bool:
         """Whether an argument that only one run gives is a parameter that it trains."""
