@@ -24,7 +24,7 @@ class Call(NamedTuple):
     fields: dict[str, Any] | None = None
     begun: Any = None  # the adapter's note of where the inputs hang in the graph
     since: int = 0  # when it began, as capture.makers counts moments
-    state: Any = None  # of a module: its ModuleState
+    state: Any = None  # of a module that has buffers: its ModuleState
 
     def bare(self) -> Call:
         """Enough to be a parent: holds nothing of the graph."""

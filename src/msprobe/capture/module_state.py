@@ -29,6 +29,11 @@ class ModuleState:
         self._record = record
         self._buffers: dict[str, tuple[Hashable | None, Leaf | None]] | None = None  # version and leaf
 
+    @property
+    def has_buffers(self) -> bool:
+        """Whether there is something that the call may change."""
+        return bool(self._buffers)
+
     def before(self, with_buffers: bool) -> dict[str, dict[str, Leaf]]:
         """The fields of the record that hold the state before the call."""
         parameters = self._adapter.parameters(self._module)

@@ -167,7 +167,8 @@ class Recorder:
         """The fields of a record, in the order of the file format."""
         fields = dict(call.fields or {})
         remark = self._remark(self._thread.counts is not None)
-        state = {key: fields.pop(key) for key in MODULE_STATE if key in fields} if call.state else {}
+        has_state = "parameters" in fields  # as those of modules have
+        state = {key: fields.pop(key) for key in MODULE_STATE if key in fields} if has_state else {}
         fields |= {} if state else remark
         if self.scope.sides.output:
             fields["output"] = self._trees(results, call.text, "output", tensors, since=call.since)
@@ -213,7 +214,8 @@ class Recorder:
             state = ModuleState(self._adapter, self.describe, module, call.text)
             with self.guarded("record the parameters of", call.text):
                 call.fields.update(state.before(self.plan.with_state and self.scope.sides.input))
-            call = call._replace(state=state)
+            if state.has_buffers:
+                call = call._replace(state=state)
         return call
 
     def end(self, call: Call, module: Any, output: Any) -> None:
