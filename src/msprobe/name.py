@@ -1,4 +1,4 @@
-"""The grammar of record names; the only module that splits or joins one.
+"""How record names are written; no other module splits or joins one.
 
 Functional.linear.0.forward            a call: prefix, API, call count, direction
 Module.blocks.0.ln.LayerNorm.forward.0 a module: the count stands behind the direction
@@ -104,6 +104,11 @@ class CallName(NamedTuple):
         if not owner or not _COUNT.fullmatch(count):
             raise RecordingError(f"'{text}' is not the name of a saved variable, such as loss.0.debug.")
         return cls(owner, DEBUG, int(count))
+
+
+def is_forward(record: str) -> bool:
+    """Whether a record is a forward one: `Torch.relu.0.forward`, `Module.head.Linear.forward.0`."""
+    return FORWARD in record.rsplit(".", 2)[1:]
 
 
 def call_owner(prefix: str, api: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msprobe.adapter import Adapter, Extent, OptimizerState, State
 from msprobe.capture.memo import Seen
-from msprobe.name import FORWARD, earlier_step, in_step
+from msprobe.name import earlier_step, in_step, is_forward
 from msprobe.record import Leaf
 
 BEFORE_ALL = -2  # a moment: what is known of a tensor counts, whenever it was noted
@@ -44,6 +44,7 @@ class Carried:
         self._kept = kept
 
     def knows(self, memory: Any) -> bool:
+        """Whether anything may have been noted on a memory."""
         return id(memory) in self._kept
 
     def noted_on(self, memory: Any) -> Iterator[tuple[str, Seen]]:
@@ -114,7 +115,7 @@ class Makers:
         if latest is None:
             if len(self._latest) > _MANY:
                 everything = list(self._latest.items())  # in one go: other threads add to it meanwhile
-                self._latest = {key: each for key, each in everything if each.memory() is not None}
+                self._latest = {at: each for at, each in everything if each.memory() is not None}
         elif latest.memory() is memory:
             others = (*latest.earlier, latest)[-_MOST_TENSORS:]
             earlier = tuple(each for each in others if each is not seen and each.version != seen.version)
@@ -136,7 +137,7 @@ class Makers:
         `record`: where it was seen. While backward runs, no tensor is what a parameter holds already.
         """
         if since == BEFORE_ALL and leaf.shape in self._parameters and not leaf.requires_grad:
-            is_held = not record or FORWARD in record.rsplit(".", 2)[1:]
+            is_held = not record or is_forward(record)
             name = (self._gradient(leaf.shape, tensor, memory) if is_held else None) or self.name_of(memory)
             if name is not None:
                 return name

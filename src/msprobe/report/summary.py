@@ -167,13 +167,14 @@ def _number(value: float | None) -> float | str | None:
 
 
 def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
-    """Yield a test suite for each step and rank. A call that made a difference is a failed test.
+    """Yield a test suite for each step and rank, in which a call that made a difference has failed.
 
     One more test stands for all steps and ranks: an error if it cannot be told whether the runs diverge, a
     failure if they diverge and no call of the table made the difference.
     """
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="msprobe compare">\n'
-    for outcome, cases in zip(outcomes, _cases(outcomes), strict=True):
+    tests = list(_cases(outcomes))
+    for outcome, cases in zip(outcomes, tests, strict=True):
         kinds = Counter(case.outcome for case in cases)
         name = _quoted(_plain(outcome.label or "comparison"))
         counts = f'tests="{len(cases)}" failures="{kinds["failure"]}" skipped="{kinds["skipped"]}"'
@@ -181,7 +182,7 @@ def junit(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
         for case in cases:
             yield _case(case).encode()
         yield b"</testsuite>\n"
-    whole = _whole(outcomes)
+    whole = _whole(outcomes, tests)
     if whole is not None:
         counts = f'tests="1" failures="{int(whole.outcome == "failure")}" skipped="0"'
         yield f'<testsuite name="all steps and ranks" {counts} '.encode()
@@ -202,12 +203,12 @@ def _cases(outcomes: Sequence[Outcome]) -> Iterator[list[Case]]:
         ]
 
 
-def _whole(outcomes: Sequence[Outcome]) -> Case | None:
+def _whole(outcomes: Sequence[Outcome], tests: Sequence[Sequence[Case]]) -> Case | None:
     """Return the test of all steps and ranks, if the tests of single calls do not say that they diverge."""
     answer = diverged([outcome.located for outcome in outcomes])
     if answer == "cannot tell" or not any(outcome.judged for outcome in outcomes):
         return Case("divergence", "error", headline(outcomes))
-    has_failed = any(case.outcome == "failure" for cases in _cases(outcomes) for case in cases)
+    has_failed = any(case.outcome == "failure" for cases in tests for case in cases)
     return Case("divergence", "failure", headline(outcomes)) if answer and not has_failed else None
 
 

@@ -50,7 +50,11 @@ def record_line(name: str, stack: int | str, parent: str, fields: bytes) -> byte
 
 
 def _line(data: bytes) -> bytes:
-    return b"%b\t%08x\n" % (data, crc32(data))
+    return b"%b\t%b\n" % (data, _crc(data))
+
+
+def _crc(data: bytes) -> bytes:
+    return b"%08x" % crc32(data)
 
 
 class Journal:
@@ -121,7 +125,7 @@ class Contents:
 
     def _take(self, path: Path, start: int, end: int) -> None:
         content, _, crc = self._data[start:end].rpartition(b"\t")
-        if crc != b"%08x" % crc32(content):
+        if crc != _crc(content):
             self.damaged += 1
             return
         kind, *fields = content.split(b"\t")

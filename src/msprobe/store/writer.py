@@ -51,7 +51,7 @@ class Writer(GuardedSink):
 
     @property
     def is_open(self) -> bool:
-        """False where the recording could not be begun, which was told, and after close()."""
+        """Whether records are taken: after close(), or if the recording could not be begun, they are not."""
         return self._journal is not None and os.getpid() == self._process
 
     def _write(self, record: Record) -> None:

@@ -389,7 +389,7 @@ def is_explained_before(one: Located, found: Sequence[Located]) -> bool:
 
 
 def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
-    """Return whether earlier steps do not explain a suspect.
+    """Whether a suspect is new: no earlier step explains it.
 
     State that comes in different after an earlier step differed is one: the optimizer has made it so. Adam
     makes a whole step of each number of a gradient that is zero but for rounding. A batch or a mask is none.

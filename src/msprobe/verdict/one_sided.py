@@ -229,8 +229,8 @@ def _together(pairs: Sequence[Pair]) -> _Pieces | None:
         if leaf is None or stats is None or stats.mean is None or stats.norm is None:
             return None
         numbers, squares = found.numbers + leaf.elements, found.squares + stats.norm * stats.norm
-        mean, unit = found.sum + leaf.elements * stats.mean, max(found.unit, roundoff(leaf.dtype))
-        found = _Pieces(numbers, mean, squares, unit)
+        total, unit = found.sum + leaf.elements * stats.mean, max(found.unit, roundoff(leaf.dtype))
+        found = _Pieces(numbers, total, squares, unit)
     return found if math.isfinite(found.squares) else None
 
 

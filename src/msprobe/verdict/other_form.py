@@ -83,6 +83,7 @@ class _Side:
         results = [self._verdicts.get(slot_name(record, slot)) for slot in self._outputs(record)]
         if results and all(made is not None and _agrees(made) for made in results):
             return None  # a setting that differs, and whose effect rounding hides
+        agrees = _is_equal if is_exact else _agrees
         waiting, region, tolerance, forward = [record], set[str](), 0.0, 0
         while waiting:
             call = waiting.pop()
@@ -105,12 +106,12 @@ class _Side:
                 users = list(self._users(call, slot))
                 if not users:
                     whole = self._whole_gradient(call, slot)
-                    if whole is None or not (_is_equal(whole) if is_exact else _agrees(whole)):
+                    if whole is None or not agrees(whole):
                         return None
                     tolerance = max(tolerance, whole.tolerance or 0.0)
                 for user in users:
                     given = self._verdicts.get(slot_name(*user))
-                    if given is not None and (_is_equal(given) if is_exact else _agrees(given)):
+                    if given is not None and agrees(given):
                         tolerance = max(tolerance, given.tolerance or 0.0)
                     elif given is not None and not self._takes_values(user[0]):
                         return None  # the value itself is an end, such as a loss
