@@ -39,6 +39,7 @@ Kind = Literal["call", "parameter", "buffer", "gradient", "optimizer", "earlier 
 Spot = tuple[str, str]  # a record and one of its slots
 
 _KINDS = frozenset(get_args(Kind)) - {"call", "earlier step"}
+_CARRIED = frozenset({"optimizer", "earlier step"})  # no call of this step made the value
 _STATE = ("parameters", "buffers", "buffers_after")
 _SHARES = "~"
 _MOST = 20  # outputs with the same values: the nearest
@@ -78,6 +79,7 @@ class Graph:
         self.recording = recording
         self._records = recording.records
         self._known: dict[Spot, tuple[Maker, ...]] = {}
+        self._makers_by_text: dict[str, Maker | None] = {}
 
     @functools.cached_property
     def is_recorded(self) -> bool:
@@ -99,20 +101,23 @@ class Graph:
         leaf = self.leaf(record, slot)
         if leaf is None:
             return ()
-        noted = None if is_carried(leaf.made_by) else self._noted(leaf) or self._inferred(record, slot)
-        name = self._records[record].name
-        if name.direction == PARAMETERS_GRAD:
-            shares = self._parameter_shares(record, slot)
-        elif name.direction == BACKWARD and slot.startswith("input"):
-            shares = self._shares(record, slot)
-        else:
-            shares = []
-        return self._chosen(leaf, noted, shares)
+        noted = self._noted(leaf)
+        if noted is None:
+            noted = self._inferred(record, slot)
+        elif noted.kind in _CARRIED:
+            noted = None
+        direction = self._records[record].name.direction
+        if direction == PARAMETERS_GRAD:
+            return self._chosen(leaf, noted, self._parameter_shares(record, slot))
+        if direction == BACKWARD and slot.startswith("input"):
+            return self._chosen(leaf, noted, self._shares(record, slot))
+        return () if noted is None else (noted,)
 
     def left_behind(self, record: str, slot: str) -> Maker | None:
         """The slot of an earlier step, or the state of an optimizer, that a value is."""
         leaf = self.leaf(record, slot)
-        return self._noted(leaf) if leaf is not None and is_carried(leaf.made_by) else None
+        noted = self._noted(leaf) if leaf is not None else None
+        return noted if noted is not None and noted.kind in _CARRIED else None
 
     def users(self, record: str, slot: str) -> tuple[Spot, ...]:
         """The inputs that an output went into: the record and the slot of each."""
@@ -212,14 +217,13 @@ class Graph:
     @functools.cached_property
     def _tensors(self) -> dict[str, dict[str, tuple[Side, Leaf]]]:
         """The tensors of each record by their slots."""
-        return {
-            key: {
-                slot: (side, leaf)
-                for slot, side, leaf in slots(record)
-                if leaf is not None and _is_tensor(leaf)
-            }
-            for key, record in self._records.items()
-        }
+        found: dict[str, dict[str, tuple[Side, Leaf]]] = {}
+        for key, record in self._records.items():
+            tensors = found[key] = {}
+            for slot, side, leaf in slots(record):
+                if leaf is not None and leaf.shape is not None and _is_tensor(leaf):
+                    tensors[slot] = side, leaf
+        return found
 
     @functools.cached_property
     def _keys(self) -> dict[CallName, str]:
@@ -238,8 +242,10 @@ class Graph:
     def copied_from(self, record: str, slot: str) -> Copied | None:
         """What a value was copied from, perhaps in part, by something that was not recorded."""
         leaf = self.leaf(record, slot)
-        maker = self._noted(leaf) if leaf is not None else None
-        if leaf is None or maker is None or maker.is_exact:
+        if leaf is None or not is_copied(leaf):
+            return None
+        maker = self._noted(leaf)
+        if maker is None:
             return None
         if maker.kind != "call":
             return Copied(maker, self._state_dtypes.get(f"{maker.kind}:{maker.name}"), False)
@@ -264,7 +270,13 @@ class Graph:
     def _noted(self, leaf: Leaf) -> Maker | None:
         """The maker that a leaf names."""
         text = leaf.made_by
-        return self._parsed(text) if text is not None else None
+        if text is None:
+            return None
+        try:
+            return self._makers_by_text[text]
+        except KeyError:
+            found = self._makers_by_text[text] = self._parsed(text)
+            return found
 
     def _parsed(self, text: str) -> Maker | None:
         is_exact = not text.startswith(_SHARES)
@@ -469,6 +481,11 @@ def is_carried(made_by: str | None) -> bool:
     """Whether an earlier step made a value or an optimizer has kept it: no call of this step made it."""
     name = (made_by or "").removeprefix(_SHARES)
     return name.startswith("optimizer:") or earlier_step(name) is not None
+
+
+def is_copied(leaf: Leaf) -> bool:
+    """Whether a value was copied, perhaps in part, from what made it."""
+    return leaf.made_by is not None and leaf.made_by.startswith(_SHARES)
 
 
 def _is_tensor(leaf: Leaf) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from msprobe.analyse.judge import Finding
@@ -19,14 +20,9 @@ from msprobe.operators import Operator, operator_of
 from msprobe.pairing.stretch import Stretch
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import (
-    arguments_of,
     coarsest,
-    explains,
     follows_from_dtype,
-    has_other_count,
     is_setting,
-    plain_numbers,
-    position_of,
     reaches_out,
     roundoffs,
     unjudged_reason,
@@ -48,7 +44,7 @@ from msprobe.verdict.directions import (
     unlike_others,
 )
 from msprobe.verdict.following import as_set, beside_others, by_tests, made_inside, shows_effect, unexcused
-from msprobe.verdict.gradients import Backward, backward_reach, parameter_reach
+from msprobe.verdict.given import Given
 from msprobe.verdict.levels import (
     CANNOT_TELL,
     ENTERED,
@@ -70,12 +66,11 @@ from msprobe.verdict.tolerance import (
     FLIP_SHARE,
     OUTPUT_ROUNDINGS,
     Argument,
-    Reach,
-    forward_reach,
     own_rounding,
     usual_rounding,
 )
 
+_SCORE = attrgetter("score")
 _EQUAL = Verdict(SAME, error=0.0, tolerance=0.0)
 _LOOKS_EQUAL = _EQUAL._replace(looks_equal=True)
 
@@ -110,7 +105,7 @@ def assess(
         verdicts[number] = judge.call(seen[number])
     _leave_to_inner_calls(seen, verdicts, order, judge)
     unlike = unlike_others(judge.scales)
-    for call, found in zip(seen, verdicts, strict=True):
+    for call, found in zip(seen, verdicts, strict=True) if judge.blamed or unlike else ():
         for place, one in enumerate(call):
             key = lone_place(one.pair)
             if key is not None and key in judge.blamed and not found[place].is_origin:
@@ -148,7 +143,7 @@ def _leave_to_inner_calls(
         if any(verdict.level == ORIGINATED for verdict in verdicts[number]):
             for module in judge.around(name):
                 inside.setdefault(module, name)
-    for number, call in enumerate(calls):
+    for number, call in enumerate(calls) if inside else ():
         name = call[0].place.call
         if name in inside:
             verdicts[number] = made_inside(call, verdicts[number], inside[name])
@@ -183,11 +178,13 @@ class _Judge:
         self._made_in: dict[str, str] = {}  # a module: the call in it that made a difference
         self._units: dict[str, float] = {}  # a module: the roundoff of the coarsest dtype in it
         self._has_calls: set[str] = set()  # modules in which other calls were recorded
+        self._roundoffs: dict[int, set[float]] = {}  # by the id of a call: those of its tensors
         for call in calls:
             self._prepare(call)
 
     def _prepare(self, call: Sequence[Seen]) -> None:
-        unit = coarsest(call)
+        self._roundoffs[id(call)] = roundoffs(call)
+        unit = max(self._roundoffs[id(call)], default=SINGLE)
         name = call[0].place.call
         for module in self.around(name):
             self._units[module] = max(unit, self._units.get(module, 0.0))
@@ -208,9 +205,10 @@ class _Judge:
         if operator.is_undefined:
             return [Verdict(NOT_JUDGED, "its content is whatever the memory held") for _ in call]
         sources = self._sources.of(call)
-        outputs = {id(seen): self._output(seen, call, sources, operator) for seen in call if seen.is_output}
+        outputs = self._outputs(call, sources, operator)
         settings = self._settings(call, sources)
-        shows = shows_effect(operator, call, outputs)
+        is_set = any(not s.is_output and not s.value.agrees and is_setting(s) for s in call)
+        shows = not (is_set or settings) or shows_effect(operator, call, outputs)
         is_needed = any(verdict.level == ORIGINATED for verdict in outputs.values())
         if settings and shows:
             outputs = {
@@ -271,7 +269,7 @@ class _Judge:
         Those of a forward call whose outputs show no effect explain nothing of the backward call either.
         """
         name = call[0].place.record.name
-        found = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
+        found = [s for s in sources if not s.value.agrees and is_setting(s) and s.value.is_known]
         if name.direction != FORWARD and name.facing(FORWARD) not in self._set_otherwise:
             return [s for s in found if s.place.record.name.direction == name.direction]
         return sorted(found, key=lambda s: s.pair.is_one_sided)  # what both runs set says more
@@ -408,101 +406,106 @@ class _Judge:
 
     # ---- what comes out ----
 
-    def _output(
-        self, seen: Seen, call: Sequence[Seen], sources: Sequence[Seen], operator: Operator
-    ) -> Verdict:
+    def _outputs(
+        self, call: Sequence[Seen], sources: Sequence[Seen], operator: Operator
+    ) -> dict[int, Verdict]:
+        """The verdicts of what came out, by their ids."""
+        verdicts: dict[int, Verdict] = {}
+        given: Given | None = None
+        for seen in call:
+            if not seen.is_output:
+                continue
+            verdict = self._plain_verdict(seen)
+            if verdict is None:
+                if given is None:
+                    units = self._roundoffs[id(call)]
+                    name = call[0].place.record.name
+                    given = Given(name, operator, sources, units, self._errors, self._is_changed_state)
+                verdict = self._output(seen, given)
+            verdicts[id(seen)] = verdict
+        return verdicts
+
+    def _plain_verdict(self, seen: Seen) -> Verdict | None:
+        """The verdict of an output for which nothing that went into the call needs to be known."""
         value = seen.value
         if not value.is_known:
             return Verdict(NOT_JUDGED, unjudged_reason(seen.pair))
         if value.agrees:
             return _same(value)
-        inherited = self._lone(seen) if value.sight == "one side" else self._inherited(seen)
-        if inherited is not None:
-            return inherited
-        differing = [s for s in sources if s.value.is_known and not s.value.agrees and explains(s)]
+        return self._lone(seen) if value.sight == "one side" else self._inherited(seen)
+
+    def _output(self, seen: Seen, given: Given) -> Verdict:
+        value, others = seen.value, given.other_counts
         if not value.is_float or value.sight == "shape":
-            return self._whole(seen, differing, sources)
-        others = [source for source in sources if has_other_count(source)]
+            return self._whole(seen, given)
         if others and not all(source.value.is_known for source in others):
-            verdict = self._tested(seen, call, sources, operator, differing)
+            verdict = self._tested(seen, given)
             words = f"{reason.off(value.relative)}; what goes in has another shape, and it is not known why"
             return verdict._replace(level=CANNOT_TELL, reason=words) if verdict.is_origin else verdict
         if others:
             words = f"{reason.off(value.relative)}; what goes in has another shape"
             return Verdict(PASSED_ON, words, value.relative, unit_tolerance(value), scale=value.scale)
-        return self._tested(seen, call, sources, operator, differing)
+        return self._tested(seen, given)
 
-    def _tested(
-        self,
-        seen: Seen,
-        call: Sequence[Seen],
-        sources: Sequence[Seen],
-        operator: Operator,
-        differing: Sequence[Seen],
-    ) -> Verdict:
+    def _tested(self, seen: Seen, given: Given) -> Verdict:
         """The verdict of numbers with a fraction, beside what rounding and the arguments make of them."""
         value, name = seen.value, seen.place.record.name
-        own_units = roundoffs(call)
-        units = own_units | roundoffs(sources)
-        unit = max(max(units, default=SINGLE), self._units.get(seen.place.call, 0.0))
-        if operator.has_steps:
+        arguments, errors, largest = given.arguments, given.errors, given.largest
+        unit = max(given.unit, self._units.get(seen.place.call, 0.0))
+        if given.operator.has_steps:
             unit = max(unit, self._coarser.automatic)
-        reach, arguments = self._reach(seen, call, sources, operator)
-        errors = [self._errors.of(argument) for argument in arguments]
-        largest = list(map(self._errors.largest, arguments, errors))
-        mixed = len(units - {0.0}) > 1 or unit > max(own_units, default=SINGLE)
-        if any(argument.value.is_equal is None for argument in arguments):
-            reach = reach._replace(is_exact=False)  # it is not known whether exactly the same went in
-        if any(map(self._is_changed_state, arguments)):
-            # An optimizer adds up what goes into these calls: such errors have much in common with it.
-            reach = reach._replace(most=math.inf)
+        reach = given.reach(seen)
+        mixed = len(given.units - {0.0}) > 1 or unit > max(given.own_units, default=SINGLE)
         own = own_rounding(reach, value.norm, unit, mixed)
         reached = reach.of(largest)
-        flipped = flipped_by_decisions(reach, value, arguments, largest, sources)
+        flipped = flipped_by_decisions(reach, value, arguments, largest, given.decided)
         if name.is_module and seen.place.call in self._has_calls:
-            reached, reach = 8 * reached, reach._replace(most=math.inf)
+            reached, reach = 8 * reached, reach.at_most(math.inf)
         bound = own + GAIN * reached + flipped
         if value.is_estimated:
             bound += SKETCH_NOISE * value.norm
         usual = usual_rounding(reach, value.norm, unit, mixed)
-        likely = math.hypot(usual, reach.likely(errors), flipped)
+        likely_reached = reach.likely(errors)
+        likely = math.hypot(usual, likely_reached, flipped)
         self._likely[id(seen.pair)] = self._errors.of_result(value, likely)
         self._expected[id(seen.pair)] = math.hypot(usual, reach.likely(largest), flipped)
         floor = floor_of(reach, value, unit, mixed)
-        tests = list(tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors))
-        tests = self._relevant(tests, seen, differing, own, has_flips=flipped > 0)
-        if reach.is_exact and not mixed and not differing:
+        tests = tests_of(value, unit, floor, own, bound, reached, likely, reach, arguments, errors)
+        tests = self._relevant(tests, seen, given, own, has_flips=flipped > 0)
+        if reach.is_exact and not mixed and not given.differing:
             tests.append(Test("positions", math.inf, 1.0))  # it only moves numbers, and its bits are others
-        worst = max(tests, key=lambda test: test.score, default=Test("size", 0.0, 1.0))
+        worst = max(tests, key=_SCORE, default=Test("size", 0.0, 1.0))
         if 0 < value.norm < math.inf and likely <= NOISE * value.norm and _has_coarse_scale(seen, unit):
             deviation = scale_deviation(value, own, likely, reach, arguments, errors)
-            self._note_scale(
-                seen, operator, unit, arguments, own_scale_of(value, deviation, reach, arguments)
-            )
-        alone = tests_of(value, unit, floor, own, own, 0.0, own / OUTPUT_ROUNDINGS, reach, (), ())
+            self._note_scale(seen, given, unit, own_scale_of(value, deviation, reach, arguments))
+        is_alone = worst.score <= 1 and all(
+            test.score <= 1
+            for test in tests_of(value, unit, floor, own, own, 0.0, own / OUTPUT_ROUNDINGS, reach, (), ())
+        )
         verdict = Verdict(
             ORIGINATED,
             error=value.relative,
             tolerance=own / (value.norm or 1.0),
             score=worst.score,
             explained=bound / (value.norm or 1.0),
-            reached=reach.likely(errors) / (value.norm or 1.0),
+            reached=likely_reached / (value.norm or 1.0),
             scale=value.scale,
             is_cancelled=reach.size > 16 * value.norm,
         )
-        return by_tests(verdict, seen, list(alone), worst, differing, sources)
+        return by_tests(verdict, seen, worst, given.differing, given.sources, is_alone=is_alone)
 
     def _relevant(
-        self, tests: Sequence[Test], seen: Seen, differing: Sequence[Seen], own: float, *, has_flips: bool
+        self, tests: Sequence[Test], seen: Seen, given: Given, own: float, *, has_flips: bool
     ) -> list[Test]:
         """The tests that nothing excuses, and one that fails where numbers vanished."""
-        found = unexcused(tests, differing, has_flips=has_flips)
+        found = unexcused(tests, given.differing, has_flips=has_flips)
         name = seen.place.record.name
         if name.is_module and seen.place.call in self._has_calls:  # the calls in it are judged themselves
             found = [test for test in found if test.name in ("size", "odd")]
         run = vanished_in(seen.pair) if own < seen.value.norm else None
-        follows = any(vanished_in(source.pair) == run for source in differing)  # of zeros come zeros
-        if run is not None and not follows and not operator_of(name).decides:
+        if run is None or given.operator.decides:
+            return found
+        if all(vanished_in(source.pair) != run for source in given.differing):  # of zeros come zeros
             found.append(Test("size", math.inf, 1.0))
         return found
 
@@ -522,26 +525,20 @@ class _Judge:
         return Verdict(PASSED_ON, f"{what}; nothing that was recorded needs it")
 
     def _note_scale(
-        self,
-        seen: Seen,
-        operator: Operator,
-        unit: float,
-        arguments: Sequence[Argument],
-        found: tuple[float, float, float] | None,
+        self, seen: Seen, given: Given, unit: float, found: tuple[float, float, float] | None
     ) -> None:
         """Keep the scale error of a call, to be held against that of its like."""
         if found is not None:
-            key = (operator.concept, seen.place.record.name.direction, unit)
-            shapes = tuple(argument.shape for argument in arguments)
+            key = (given.operator.concept, seen.place.record.name.direction, unit)
+            shapes = tuple(argument.shape for argument in given.arguments)
             self.scales.append(ScaleError(key, shapes, id(seen.pair), *found))
 
-    def _whole(self, seen: Seen, differing: Sequence[Seen], sources: Sequence[Seen]) -> Verdict:
+    def _whole(self, seen: Seen, given: Given) -> Verdict:
         """Of whole numbers and truth values, and of shapes."""
-        value, error = seen.value, seen.value.relative
+        value, error, differing = seen.value, seen.value.relative, given.differing
         what = reason.what(seen.pair, value)
         if value.sight == "shape":
-            operator = operator_of(seen.place.record.name)
-            explains = [s for s in differing if s.value.sight == "shape" or operator.shapes_by_value]
+            explains = [s for s in differing if s.value.sight == "shape" or given.operator.shapes_by_value]
             if explains:
                 return Verdict(PASSED_ON, f"{what}, as its inputs differ", error, 0.0)
         elif differing and (value.unequal or 0) <= flips_explained(seen, differing, self._errors):
@@ -550,28 +547,8 @@ class _Judge:
             return Verdict(PASSED_ON, "a whole number or truth value changed with its inputs", error, 0.0)
         test = Test("odd", math.inf, 1.0)
         return Verdict(
-            ORIGINATED, reason.originated(seen.pair, value, test, sources, 0.0), error, 0.0, math.inf
+            ORIGINATED, reason.originated(seen.pair, value, test, given.sources, 0.0), error, 0.0, math.inf
         )
-
-    def _reach(
-        self, seen: Seen, call: Sequence[Seen], sources: Sequence[Seen], operator: Operator
-    ) -> tuple[Reach, Sequence[Argument]]:
-        name = seen.place.record.name
-        if name.direction == FORWARD:
-            own = [s for s in sources if not s.is_output]
-            arguments = arguments_of(own)
-            return forward_reach(operator, seen.value, arguments, plain_numbers(own)), arguments
-        gradients = [s for s in sources if s.place.record.name.direction == BACKWARD]
-        forward = [s for s in sources if s.place.record.name.direction == FORWARD]
-        given = Backward(
-            arguments_of([s for s in gradients if not s.is_output]),
-            arguments_of([s for s in forward if not s.is_output]),
-            arguments_of([s for s in forward if s.is_output]),
-            plain_numbers(forward),
-        )
-        if name.direction == PARAMETERS_GRAD:
-            return parameter_reach(seen.value, given), given.all
-        return backward_reach(operator, seen.value, position_of(seen), given), given.all
 
 
 def _has_coarse_scale(seen: Seen, unit: float) -> bool:
@@ -582,7 +559,7 @@ def _has_coarse_scale(seen: Seen, unit: float) -> bool:
 
 def _with_setting(verdict: Verdict, sources: Sequence[Seen]) -> Verdict:
     """The verdict of a gradient, with a setting of the forward call that differs: it may act here alone."""
-    found = [s for s in sources if is_setting(s) and s.value.is_known and not s.value.agrees]
+    found = [s for s in sources if not s.value.agrees and is_setting(s) and s.value.is_known]
     if verdict.level != ORIGINATED or not found:
         return verdict
     place = found[0].place

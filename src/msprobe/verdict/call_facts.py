@@ -28,13 +28,9 @@ def coarsest(places: Sequence[Seen]) -> float:
 
 def roundoffs(places: Sequence[Seen]) -> set[float]:
     """The roundoffs of the tensors; 0: whole numbers."""
-    dtypes = set()  # mostly one, of many tensors
-    for seen in places:
-        for place in (seen.pair.target, seen.pair.golden):
-            leaf = None if place is None else place.leaf
-            if leaf is not None and leaf.is_tensor:
-                dtypes.add(leaf.dtype)
-    return set(map(roundoff, dtypes))
+    leaves = [place.leaf for seen in places for place in seen.pair[:2] if place is not None]
+    dtypes = {leaf.dtype for leaf in leaves if leaf is not None and leaf.shape is not None}
+    return {roundoff(dtype) for dtype in dtypes if dtype is not None}
 
 
 def reaches_out(operator: Operator, call: Sequence[Seen]) -> bool:
@@ -111,7 +107,12 @@ def plain_numbers(seen: Sequence[Seen]) -> list[float]:
 def follows_from_dtype(pair: Pair, call: Sequence[Seen]) -> bool:
     """Whether two plain numbers differ because dtypes do, such as finfo(dtype).min, or are rounded to one."""
     leaves = [place.leaf for place in (pair.target, pair.golden) if place is not None]
-    values = [_one_number(leaf) for leaf in leaves if leaf is not None]
+    values = []
+    for leaf in leaves:
+        value = None if leaf is None else _one_number(leaf)
+        if value is None:
+            return False
+        values.append(value)
     numbers = [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
     if len(numbers) < 2:
         return False
@@ -137,12 +138,12 @@ def _one_number(leaf: Leaf) -> object:
 
 def vanished_in(pair: Pair) -> Literal["target", "golden"] | None:
     """The run that has nothing but zeros where the other has many numbers."""
-    leaves = [
-        place.leaf for place in (pair.target, pair.golden) if place is not None and place.leaf is not None
-    ]
-    known = [leaf.statistics for leaf in leaves]
-    norms = [stats.norm for stats in known if stats is not None]
-    if len(norms) != 2 or leaves[0].elements < MANY or norms[0] == norms[1] or 0 not in norms:
+    ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
+    known = ours and ours.statistics, theirs and theirs.statistics
+    if ours is None or known[0] is None or known[1] is None:
+        return None
+    norms = known[0].norm, known[1].norm
+    if 0 not in norms or norms[0] == norms[1] or ours.elements < MANY:
         return None
     return "target" if norms[0] == 0 else "golden"
 

@@ -63,16 +63,23 @@ def flipped_by_decisions(
     value: Difference,
     arguments: Sequence[Argument],
     errors: Sequence[float],
-    sources: Sequence[Seen],
+    decided: float,
 ) -> float:
-    """How far decisions that fall otherwise may change the result."""
+    """How far decisions that fall otherwise may change the result; `decided`: see share_of_decisions()."""
     share = 0.0
     if reach.flips:
         share = max((e / a.size for a, e in zip(arguments, errors, strict=True) if a.size and e), default=0.0)
         share = min(1.0, reach.flips * share + 4 / max(value.numbers, 1)) if share else 0.0
+    share += decided
+    return 2 * math.sqrt(min(share, 1.0)) * value.norm if share else 0.0
+
+
+def share_of_decisions(sources: Sequence[Seen]) -> float:
+    """Return the share of a result that whole numbers and truth values which differ may change."""
+    share = 0.0
     for source in sources:
         leaf, other = source.place.leaf, source.value
-        if leaf is None or not leaf.is_tensor or other.is_float or not other.is_known or other.agrees:
+        if other.is_float or leaf is None or not leaf.is_tensor or not other.is_known or other.agrees:
             continue
         if other.sight in ("shape", "one side"):
             continue
@@ -80,4 +87,4 @@ def flipped_by_decisions(
             share += 2 * other.unequal / other.numbers
         else:
             share = 1.0
-    return 2 * math.sqrt(min(share, 1.0)) * value.norm if share else 0.0
+    return share

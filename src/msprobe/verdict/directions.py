@@ -71,16 +71,14 @@ def tests_of(
     reach: Reach,
     arguments: Sequence[Argument],
     errors: Sequence[float],
-) -> Iterator[Test]:
+) -> list[Test]:
     norm = value.norm
     if value.is_odd:
-        yield Test("odd", math.inf, 1.0)
-        return
-    if value.is_moved:
-        yield Test("positions", math.inf, 1.0) if not any(errors) else Test("size", 0.0, 1.0)
-    yield Test("size", value.error, min(bound, _surprising(value, likely, reach, arguments)))
+        return [Test("odd", math.inf, 1.0)]
+    tests = [Test("positions", math.inf, 1.0)] if value.is_moved and not any(errors) else []
+    tests.append(Test("size", value.error, min(bound, _surprising(value, likely, reach, arguments))))
     if not norm or not math.isfinite(norm) or likely > NOISE * norm or (reach.is_part and any(errors)):
-        return
+        return tests
     relative = likely / norm
     bent = reach.bends * relative * relative
     share = (bound - own - GAIN * reached) / norm if arguments else 0.0  # what decisions may have changed
@@ -90,22 +88,27 @@ def tests_of(
         bent += (likely / norm) ** 2
     if found is not None:
         own_scale, deviation, passed = found
-        yield Test("scale", abs(own_scale), _least(floor, deviation) + passed + bent + share)
+        tests.append(Test("scale", abs(own_scale), _least(floor, deviation) + passed + bent + share))
     deviation = value.shift_deviation if value.sight == "content" else deviation
     if value.shift is not None and deviation is not None and value.numbers > 1:
-        shifts = [abs(_reaching(argument.value.shift, argument)) for argument in arguments]
-        shifts[:1] = [0.0] if reach.is_centred else shifts[:1]
-        moved = SCALE_GAIN * reach.of(shifts) / norm if arguments else 0.0
-        yield Test("shift", abs(value.shift), _least(floor, deviation) + passed + moved + bent + share)
+        moved = 0.0
+        if arguments:
+            shifts = [abs(_reaching(argument.value.shift, argument)) for argument in arguments]
+            shifts[:1] = [0.0] if reach.is_centred else shifts[:1]
+            moved = SCALE_GAIN * reach.of(shifts) / norm
+        most = _least(floor, deviation) + passed + moved + bent + share
+        tests.append(Test("shift", abs(value.shift), most))
     for spread in value.spreads:
         noise = SPREAD * spread.noise
-        yield Test("channels", spread.size, noise + floor + CHANNEL_GAIN * relative + passed + share)
+        most = noise + floor + CHANNEL_GAIN * relative + passed + share
+        tests.append(Test("channels", spread.size, most))
     if value.numbers > 1:
-        largest = [
-            min(argument.value.largest, error) for argument, error in zip(arguments, errors, strict=False)
-        ]
-        alone = PEAK * bound / math.sqrt(value.numbers) + 2 * INNER_ROUNDINGS * unit * value.peak
-        yield Test("number", value.largest, alone + (GAIN * reach.of(largest) if arguments else 0.0))
+        most = PEAK * bound / math.sqrt(value.numbers) + 2 * INNER_ROUNDINGS * unit * value.peak
+        if arguments:
+            largest = [min(a.value.largest, error) for a, error in zip(arguments, errors, strict=True)]
+            most += GAIN * reach.of(largest)
+        tests.append(Test("number", value.largest, most))
+    return tests
 
 
 def _surprising(value: Difference, likely: float, reach: Reach, arguments: Sequence[Argument]) -> float:

@@ -18,27 +18,29 @@ LIKELY = 3.0  # times what the errors of the arguments likely make: no sound res
 def by_tests(
     verdict: Verdict,
     seen: Seen,
-    alone: Sequence[Test],
     worst: Test,
     differing: Sequence[Seen],
     sources: Sequence[Seen],
+    *,
+    is_alone: bool,
 ) -> Verdict:
     """Return the verdict of an output with its level and words.
 
-    `alone`: its tests as if nothing that went in differed. `worst`: the test with the largest score, beside
-    what went in.
+    `worst`: the test with the largest score, beside what went in. `is_alone`: rounding explains the output
+    even if nothing that went in had differed.
     """
     error, tolerance = verdict.error or 0.0, verdict.tolerance or 0.0
-    if worst.score <= 1 and all(test.score <= 1 for test in alone):
+    if is_alone:
         text = reason.within(error, tolerance)
         if verdict.is_cancelled and error > 0.01:
             text = f"{reason.off(error)}, but its summands cancel: that is rounding of far larger numbers"
-        return verdict._replace(level=ROUNDING, reason=text)
+        return verdict.at_level(ROUNDING, text)
     if worst.score <= 1:
         is_small = all(test.score <= 1 for test in rounding_tests(seen.value))
         level = ROUNDING if is_small else PASSED_ON
-        return verdict._replace(level=level, reason=reason.passed(error, differing))
-    return verdict._replace(reason=reason.originated(seen.pair, seen.value, worst, sources, tolerance))
+        return verdict.at_level(level, reason.passed(error, differing))
+    words = reason.originated(seen.pair, seen.value, worst, sources, tolerance)
+    return verdict.at_level(verdict.level, words)
 
 
 def beside_others(verdict: Verdict, unlike: Unlike) -> Verdict:
@@ -56,11 +58,12 @@ def unexcused(tests: Sequence[Test], differing: Sequence[Seen], *, has_flips: bo
     Where decisions fall otherwise, single numbers change as a whole: how many there are is a matter of size.
     """
     excused = {"number"} if has_flips else set()
-    if any(seen.value.is_odd or not seen.value.is_float for seen in differing):
-        excused.add("odd")
-    if any(seen.value.is_moved or not seen.value.is_float for seen in differing):
-        excused.add("positions")
-    return [test for test in tests if test.name not in excused]
+    for value in [seen.value for seen in differing]:
+        if value.is_odd or not value.unit:
+            excused.add("odd")
+        if value.is_moved or not value.unit:
+            excused.add("positions")
+    return [test for test in tests if test.name not in excused] if excused else list(tests)
 
 
 def as_set(verdict: Verdict, setting: Seen) -> Verdict:

@@ -49,7 +49,7 @@ def backward_reach(operator: Operator, result: Difference, position: int, given:
     """Return how everything in `given` (in the order of `given.all`) reaches the gradient of one argument."""
     rule = _back_loss if operator.gradient_slope else _BACKWARD.get(operator.kind, _back_unknown)
     own = next((a for a in given.arguments if a.position == position), None)
-    return rule(operator, result, own, given)._replace(most=most_of(operator))
+    return rule(operator, result, own, given).at_most(most_of(operator))
 
 
 def parameter_reach(result: Difference, given: Backward) -> Reach:

@@ -27,7 +27,7 @@ class KnownErrors:
 
     def made_by(self, makers: Sequence[Maker]) -> list[Made]:
         """Return what was made by those of the makers that were compared."""
-        known = (self.made.get((maker.name, maker.slot)) for maker in makers)
+        known = [self.made.get((maker.name, maker.slot)) for maker in makers]
         return [made for made in known if made is not None]
 
     def of(self, argument: Argument) -> float:
@@ -55,9 +55,11 @@ class KnownErrors:
         if not value.is_estimated or argument.spot is None:
             return error
         makers = self._graph.makers(*argument.spot)
-        shares = [m.expected / m.value.norm for m in self.made_by(makers) if m.value.norm]
         # Of a value that no recorded call made, nothing is expected that would limit what a sketch may miss.
-        expected = max(shares, default=0.0) if makers else math.inf
+        expected = 0.0 if makers else math.inf
+        for made in self.made_by(makers):
+            if made.value.norm:
+                expected = max(expected, made.expected / made.value.norm)
         return max(error, min(expected * value.norm, ESTIMATE * error + value.missed))
 
     def unseen(self, value: Difference) -> float:

@@ -228,9 +228,10 @@ class _Walk:
         place, other = self._findings[row].pair.target, self._findings[row].pair.golden
         if place is None:
             return
-        self._had_nan = self._had_nan or _has_nan(place.leaf)
+        is_finite = _is_finite(place.leaf)
+        self._had_nan = self._had_nan or (not is_finite and _has_nan(place.leaf))
         if place.side != "output":
-            self._inputs_finite = self._inputs_finite and _is_finite(place.leaf)
+            self._inputs_finite = self._inputs_finite and is_finite
         elif other is None and place.leaf is not None and is_telling(place.leaf):
             self._lonely[place.leaf.stats] = place.record
 
@@ -325,20 +326,22 @@ def _modules(record: Record, recording: Recording) -> Iterator[str]:
 
 
 def _has_nan(leaf: Leaf | None) -> bool:
-    return any(map(math.isnan, _ends(leaf)))
+    return not _is_finite(leaf) and any(map(math.isnan, _ends(leaf)))
 
 
 def _is_finite(leaf: Leaf | None) -> bool:
     return all(map(math.isfinite, _ends(leaf)))
 
 
-def _ends(leaf: Leaf | None) -> list[float]:
+def _ends(leaf: Leaf | None) -> Sequence[float]:
     """The largest and the smallest number, as far as they are known."""
     if leaf is None:
-        return []
-    found: tuple[object, ...] = (leaf.value,)
-    if leaf.is_tensor:
-        found = leaf.stats[:2] if isinstance(leaf.stats, Statistics) else ()
+        return ()
+    found: Sequence[object] = ()
+    if isinstance(leaf.stats, Statistics):
+        found = leaf.stats[:2]
+    elif not leaf.is_tensor:
+        found = (leaf.value,)
     return [value for value in found if isinstance(value, float)]
 
 

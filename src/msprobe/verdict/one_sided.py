@@ -49,12 +49,7 @@ class OneSided:
         self._graphs = graphs
         self._differences = Differences()
         self._has_makers = all(graph.is_recorded for graph in graphs)
-        pairs = [finding.pair for finding in findings]
-        both = [pair for pair in pairs if pair.target is not None and pair.golden is not None]
-        self._pairs = pairs
-        self._paired = _names(both)
-        self._owners = [{name.owner for name in names} for names in self._paired]
-        self._directions = [{name.direction for name in names} for names in _names(pairs)]
+        self._pairs = [finding.pair for finding in findings]
 
     def difference(self, pair: Pair, measured: Measured) -> Difference:
         """Return how far two values are apart, or that only one run has this one."""
@@ -65,17 +60,33 @@ class OneSided:
             return UNKNOWN
         if pair.is_one_sided or self._is_lost_gradient(pair):
             return ONE_SIDED
-        ours, theirs = (None if place is None else place.leaf for place in (pair.target, pair.golden))
+        ours = None if pair.target is None else pair.target.leaf
+        theirs = None if pair.golden is None else pair.golden.leaf
         if ours is None or theirs is None or pair.unjudged:
             return self._differences.of(pair, measured)
         if ours.is_tensor != theirs.is_tensor:
             return _number_beside_tensor(ours, theirs)
-        is_other = ours.is_tensor and ours.shape != theirs.shape and pair.certainty is not None
+        is_other = ours.shape != theirs.shape and ours.is_tensor and pair.certainty is not None
         return (
             other_shape(ours, theirs)
             if is_other and self._is_taken_elsewhere(pair)
             else self._differences.of(pair, measured)
         )
+
+    @functools.cached_property
+    def _paired(self) -> tuple[set[CallName], set[CallName]]:
+        """The names of the calls of either run that the other makes too."""
+        return _names([pair for pair in self._pairs if pair.target is not None and pair.golden is not None])
+
+    @functools.cached_property
+    def _owners(self) -> list[set[str]]:
+        """The modules and APIs of these calls."""
+        return [{name.owner for name in names} for names in self._paired]
+
+    @functools.cached_property
+    def _directions(self) -> list[set[str]]:
+        """The directions that were recorded of either run."""
+        return [{name.direction for name in names} for names in _names(self._pairs)]
 
     @functools.cached_property
     def _in_other_pieces(self) -> set[int]:

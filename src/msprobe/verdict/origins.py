@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msprobe.dtypes import roundoff
-from msprobe.graph import Graph, Maker
+from msprobe.graph import Graph, Maker, is_copied
 from msprobe.name import FORWARD, earlier_step
 from msprobe.pairing.match import Pair, Place
 from msprobe.pairing.stretch import Stretch
@@ -200,9 +200,10 @@ class Origins:
         """How far a value is off, with the rounding of what it was copied from, which may be coarser."""
         value, unit = seen.value, seen.value.unit
         for graph, place in zip((self._graph, self._golden_graph), seen.pair[:2], strict=True):
-            copied = graph.copied_from(place.call, place.slot) if place is not None else None
-            if copied is not None and copied.maker.kind != "call":
-                unit = max(unit, roundoff(copied.dtype))
+            if place is not None and place.leaf is not None and is_copied(place.leaf):
+                copied = graph.copied_from(place.call, place.slot)
+                if copied is not None and copied.maker.kind != "call":
+                    unit = max(unit, roundoff(copied.dtype))
         is_float = value.is_float and not value.is_odd and value.sight not in ("shape", "one side")
         return value._replace(unit=unit) if is_float and unit > value.unit else value
 

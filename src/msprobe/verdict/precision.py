@@ -76,6 +76,10 @@ def _units(pair: Pair) -> tuple[float, float] | None:
 
 
 def _is_coarser(pair: Pair) -> bool:
+    ours = pair.target.leaf if pair.target is not None else None
+    theirs = pair.golden.leaf if pair.golden is not None else None
+    if ours is None or theirs is None or ours.dtype == theirs.dtype:  # as nearly all are
+        return False
     units = _units(pair)
     if units is None or units[0] <= units[1]:
         return False

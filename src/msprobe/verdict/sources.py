@@ -53,8 +53,10 @@ class Sources:
         if name.direction == PARAMETERS_GRAD:
             return self._modules[name.owner]
         calls = [call]
-        for other in _golden_names(call):
-            calls += (each for each in self._together[other] if each is not call)
+        is_ours = call[0].pair.target is not None
+        for other in self._counterparts[call[0].place.call] if is_ours else _golden_names(call):
+            if len(self._together[other]) > 1:
+                calls += (each for each in self._together[other] if each is not call)
         own = [seen for each in calls for seen in each if not seen.is_output]
         if name.direction == BACKWARD:
             names = (each[0].place.record.name.facing(FORWARD) for each in calls)
@@ -64,5 +66,11 @@ class Sources:
 
 def _golden_names(call: Sequence[Seen]) -> set[CallName]:
     """The calls of the golden run that places of a call are compared with; mostly one."""
-    golden = (seen.pair.golden for seen in call)
-    return {place.record.name for place in golden if place is not None}
+    found: set[CallName] = set()
+    last = None
+    for seen in call:
+        place = seen.pair.golden
+        if place is not None and place.record is not last:
+            last = place.record
+            found.add(last.name)
+    return found
