@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from msprobe.analyse.judge import Finding
+from msprobe.analyse.judge import Finding, needs_agree
 from msprobe.analyse.measure import Measured
 from msprobe.graph import Graph
 from msprobe.graph_values import key_of
@@ -91,12 +91,11 @@ def judge_kernels(pairs: Sequence[KernelPair], mode: str, target: Dumped, golden
     theirs = _Calls([pair.golden for pair in pairs], mode, golden)
     order = sorted(range(len(pairs)), key=lambda n: (pairs[n].target is None, ours.times[n], theirs.times[n]))
     findings = [
-        Finding(
-            Pair(ours.places[n], theirs.places[n], pairs[n].reason, unjudged=pairs[n].unjudged),
-            pairs[n].measured,
-            pairs[n].result,
+        Finding(pair, pairs[n].measured, pairs[n].result, gradients_agree=needs_agree(pair))
+        for n, pair in (
+            (n, Pair(ours.places[n], theirs.places[n], pairs[n].reason, unjudged=pairs[n].unjudged))
+            for n in order
         )
-        for n in order
     ]
     verdicts, precision, unequal = assess(findings, (Graph(ours.recording), Graph(theirs.recording)))
     verdicts = list(_settled(findings, verdicts))
@@ -180,7 +179,7 @@ def _places(name: CallName, kernel: dict[Spot, KernelValue], made: Container[Has
         fields.setdefault(field, {})[str(number)] = leaf
         slot = f"{field}.{number}"
         goes: Side = "input" if field == "input" else "output"
-        found[side, number] = Place(slot_name(str(name), slot), goes, leaf, record, slot)
+        found[side, number] = Place(slot_name(str(name), slot), goes, leaf, record, slot, str(name))
     return found
 
 

@@ -5,13 +5,12 @@ The specified table has its own rules; our verdict judges each kernel by its inp
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from msprobe.analyse.judge import NO, UNMATCHED, YES, accuracy, statistics_result
+from msprobe.analyse.judge import NO, UNMATCHED, YES, accuracy
 from msprobe.analyse.measure import measure_statistics, measure_tensors, no_errors, unlike
 from msprobe.compare import STATISTICS, TENSOR
 from msprobe.compare_kernel_calls import Dumped, KernelPair, KernelValue, described_leaf, judge_kernels
@@ -214,8 +213,7 @@ def _statistics_row(
         why = f"The shapes differ: {ours.shape} and {theirs.shape}."
         return KernelRow(left, right, None, UNMATCHED, why), pair._replace(result=UNMATCHED, reason=why)
     errors = measure_statistics(_leaf(ours), _leaf(theirs))
-    far = statistics_result(_numbers(ours.values), _numbers(theirs.values), errors.differences)
-    row = KernelRow(left, right, errors, NO if far else YES)
+    row = KernelRow(left, right, errors, NO if errors.are_far else YES)
     return row, pair._replace(measured=errors, result=row.result)
 
 
@@ -231,7 +229,3 @@ def _described_value(found: KernelStatistics | None) -> KernelValue | None:
 
 def _leaf(found: KernelStatistics) -> Leaf:
     return described_leaf(found.dtype, found.shape, stats=Statistics(*found.values[:4]))
-
-
-def _numbers(values: Iterable[float | None]) -> list[float]:
-    return [math.nan if value is None else value for value in values]

@@ -262,6 +262,7 @@ def _tell(progress: Callable[[int, int], None] | None, done: int, count: int) ->
         progress(done, count)
 
 
+@uncollected()  # until both recordings are dropped: collecting before would search them in vain
 def _one(
     wanted: Wanted,
     options: Options,
@@ -272,28 +273,27 @@ def _one(
     keeps_state: bool,
     progress: Progress | None = None,
 ) -> tuple[_Done, StepState | None]:
-    with uncollected():
-        target = store.read_one(pair[0].path, stack=options.stack)
-        store.must_be_of(target, options.framework)
-        golden = store.read_one(pair[1].path)
-        comparison = _compared(target, golden, options, before, progress)
-        if options.replay is not None:
-            comparison = options.replay(comparison)
-        culprit = comparison.located.culprit
-        found = plan(target, culprit) if culprit is not None else None
-        written = Written()
-        if comparison.findings:
-            written = write_files(comparison, wanted, found, mark, siblings)
-        outcome = comparison.outcome(with_cases=options.with_cases)
-        lost = strays(options.mappings, target, golden)
-        pairs = [finding.pair for finding in comparison.findings]
-        path = None
-        if options.mappings.layer is not None:
-            path = name_of(wanted, "data_mapping", mark, "yaml")
-            write_data_mapping(path, mapped_places(pairs))
-        lines = tuple(mapped_calls(comparison.judged or pairs)) if options.save_mapping is not None else ()
-        state = comparison.next_state() if keeps_state else None
-        return _Done(outcome, written, found, lost, lines, path), state
+    target = store.read_one(pair[0].path, stack=options.stack)
+    store.must_be_of(target, options.framework)
+    golden = store.read_one(pair[1].path)
+    comparison = _compared(target, golden, options, before, progress)
+    if options.replay is not None:
+        comparison = options.replay(comparison)
+    culprit = comparison.located.culprit
+    found = plan(target, culprit) if culprit is not None else None
+    written = Written()
+    if comparison.findings:
+        written = write_files(comparison, wanted, found, mark, siblings)
+    outcome = comparison.outcome(with_cases=options.with_cases)
+    lost = strays(options.mappings, target, golden)
+    pairs = [finding.pair for finding in comparison.findings]
+    path = None
+    if options.mappings.layer is not None:
+        path = name_of(wanted, "data_mapping", mark, "yaml")
+        write_data_mapping(path, mapped_places(pairs))
+    lines = tuple(mapped_calls(comparison.judged or pairs)) if options.save_mapping is not None else ()
+    state = comparison.next_state() if keeps_state else None
+    return _Done(outcome, written, found, lost, lines, path), state
 
 
 def _mark(source: Source, pairs: Pairs) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msprobe.kernels import Statistics, described_of
@@ -222,28 +222,44 @@ _FIELDS: tuple[tuple[str, Side, str], ...] = (
 )
 
 
-def slots(record: Record) -> Iterator[tuple[str, Side, Leaf | None]]:
-    """Each slot of a record with its side and what was seen there, in the order of a table."""
+def slots(record: Record, only: Side | None = None) -> list[tuple[str, Side, Leaf | None]]:
+    """Each slot of a record, or of one side of it: its name, its side and what was seen there."""
+    found: list[tuple[str, Side, Leaf | None]] = []
+    fields = record.fields
     if record.name.direction == PARAMETERS_GRAD:
-        for key, tree in record.fields.items():
+        for key, tree in fields.items():
             tree = tree[0] if isinstance(tree, list) and len(tree) == 1 else tree
-            yield from _slots(tree, key, "output")
-        return
+            _add_slots(tree, key, "output", found)
+        return found
     for field, side, word in _FIELDS:
-        if field in record.fields:
-            yield from _slots(record.fields[field], word, side)
+        if field in fields and (only is None or only == side):
+            _add_slots(fields[field], word, side, found)
+    return found
 
 
-def _slots(tree: Tree, slot: str, side: Side) -> Iterator[tuple[str, Side, Leaf | None]]:
-    if not isinstance(tree, (list, dict)):
-        yield slot, side, tree
+def _add_slots(tree: Tree, slot: str, side: Side, found: list[tuple[str, Side, Leaf | None]]) -> None:
+    if not isinstance(tree, _CONTAINERS):
+        found.append((slot, side, tree))
         return
-    before = f"{slot}." if slot else ""
-    for key, item in enumerate(tree) if isinstance(tree, list) else tree.items():
-        if isinstance(item, (list, dict)):
-            yield from _slots(item, f"{before}{key}", side)
+    items: Iterable[tuple[str, Tree]]
+    if isinstance(tree, list):
+        items = zip(_numbered(slot, len(tree)), tree, strict=True)
+    else:
+        items = ((f"{slot}.{key}" if slot else str(key), item) for key, item in tree.items())
+    for inner, item in items:
+        if isinstance(item, _CONTAINERS):
+            _add_slots(item, inner, side, found)
         else:
-            yield f"{before}{key}", side, item
+            found.append((inner, side, item))
+
+
+_CONTAINERS = (list, dict)
+
+
+@functools.lru_cache(maxsize=1024)  # the same few for nearly all calls
+def _numbered(slot: str, count: int) -> tuple[str, ...]:
+    """Return the slots of so many items: `input.0`, `input.1` ..."""
+    return tuple(f"{slot}.{number}" if slot else str(number) for number in range(count))
 
 
 PLAIN = frozenset({bool, int, float, str})  # values that are leaves as they are

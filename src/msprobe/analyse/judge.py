@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msprobe.analyse.measure import (
     NOTHING,
@@ -56,6 +56,7 @@ class Finding(NamedTuple):
     result: str
     message: str = ""
     fill: str | None = None
+    gradients_agree: bool = True  # both sides say the same about needing a gradient
 
     @property
     def is_bad(self) -> bool:
@@ -71,21 +72,21 @@ def by_call(findings: Sequence[Finding]) -> Iterator[list[Finding]]:
 def judge(pair: Pair, measured: Measured) -> Finding:
     """What the specification says of one pair on its own."""
     message = ""
+    agrees = needs_agree(pair)
     if pair.target is None or pair.golden is None or pair.reason:
-        return Finding(pair, measured, UNMATCHED, f"{pair.reason}.")
+        return Finding(pair, measured, UNMATCHED, f"{pair.reason}.", gradients_agree=agrees)
     if isinstance(measured, TensorErrors):
         result, message = accuracy(measured), measured.message
     elif isinstance(measured, StatisticsErrors):
-        leaves = values_of(pair.target.leaf), values_of(pair.golden.leaf)
-        result = statistics_result(*leaves, measured.differences)
+        result = WARNING if measured.are_far else ""
         message = _DOUBLE_CHECK if result else ""
     elif isinstance(measured, Checksums):
         result = PASS if measured.agree else DIFFERENT
     else:
         result = NONE
-    if not needs_agree(pair):
+    if not agrees:
         message += _GRADIENT
-    return Finding(pair, measured, result, message + (_FUZZY if pair.fuzzy else ""))
+    return Finding(pair, measured, result, message + (_FUZZY if pair.fuzzy else ""), gradients_agree=agrees)
 
 
 def accuracy(errors: TensorErrors) -> str:
@@ -103,25 +104,16 @@ def accuracy(errors: TensorErrors) -> str:
     return YES
 
 
-def statistics_result(ours: Sequence[Any], theirs: Sequence[Any], differences: Sequence[Number]) -> str:
-    """Warning if max, min, mean or norm are far apart, else nothing."""
-    for a, b, difference in zip(ours, theirs, differences, strict=True):
-        if isinstance(difference, str):
-            continue
-        if not abs(difference) / (abs(max(a, b)) + 1e-10) <= _RELATIVE:
-            return WARNING
-    return ""
-
-
 def needs_agree(pair: Pair) -> bool:
     """Whether both sides say the same about needing a gradient; MindSpore says nothing of its tensors."""
     if pair.target is None or pair.golden is None:
         return False
     ours, theirs = pair.target.leaf, pair.golden.leaf
-    if ours and theirs and ours.is_tensor and theirs.is_tensor:
-        either = ours.requires_grad is None or theirs.requires_grad is None
-        return either or ours.requires_grad == theirs.requires_grad
-    return (ours and ours.requires_grad) == (theirs and theirs.requires_grad)
+    one, other = ours and ours.requires_grad, theirs and theirs.requires_grad
+    if one == other:
+        return True
+    are_tensors = ours is not None and theirs is not None and ours.is_tensor and theirs.is_tensor
+    return are_tensors and (one is None or other is None)
 
 
 # ---- colours: a call's outputs beside its inputs ----
@@ -136,14 +128,14 @@ def colour(findings: Sequence[Finding]) -> list[Finding]:
 def _coloured(finding: Finding, inputs: Sequence[Finding]) -> Finding:
     if isinstance(finding.measured, Checksums) or finding.measured is None:
         return finding
-    reds = list(_reds(finding))
+    reds = _reds(finding)
     yellows: list[str] = []
     if _is_output(finding) and finding.result != UNMATCHED:
         for other in inputs:
             red, yellow = _beside(finding.measured, other.measured)
             reds += red
             yellows += yellow
-    if not needs_agree(finding.pair) and finding.result != UNMATCHED:
+    if not finding.gradients_agree and finding.result != UNMATCHED:
         yellows.append(_GRADIENT.strip())
     words = list(dict.fromkeys(reds or yellows))
     if not words:
@@ -152,19 +144,27 @@ def _coloured(finding: Finding, inputs: Sequence[Finding]) -> Finding:
     return finding._replace(message=message, fill=RED if reds else YELLOW)
 
 
-def _reds(finding: Finding) -> Iterator[str]:
+def _reds(finding: Finding) -> list[str]:
+    found = []
     target = finding.pair.target
     if target is not None:
-        ends = values_of(target.leaf)[:2]
-        if any(isinstance(end, float) and not math.isfinite(end) for end in ends):
-            yield _NOT_FINITE
-    largest = _largest(finding.measured)
-    if largest is not None and abs(largest) > 1e10:
-        yield _HUGE
-    if isinstance(finding.measured, StatisticsErrors) and _is_output(finding):
+        known = finding.measured.values if isinstance(finding.measured, StatisticsErrors) else ()
+        largest, smallest, *_ = known or values_of(target.leaf)
+        if _is_infinite(largest) or _is_infinite(smallest):
+            found.append(_NOT_FINITE)
+    error = _largest(finding.measured)
+    if error is not None and abs(error) > 1e10:
+        found.append(_HUGE)
+    if isinstance(finding.measured, StatisticsErrors):
         relative = finding.measured.max_relative
-        if relative is not None and relative > _RELATIVE:
-            yield _RELATIVE_BAD
+        if relative is not None and relative > _RELATIVE and _is_output(finding):
+            found.append(_RELATIVE_BAD)
+    return found
+
+
+def _is_infinite(end: object) -> bool:
+    """Whether an end of the range of a tensor is infinite or NaN."""
+    return isinstance(end, float) and not math.isfinite(end)
 
 
 def _beside(output: Measured, source: Measured) -> tuple[list[str], list[str]]:

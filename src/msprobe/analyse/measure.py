@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ NOT_A_NUMBER = "Nan"
 
 _EPS = float(np.finfo(np.float64).eps)
 _DIGITS = 12
+_FAR = 0.5
 Number = float | str  # a text says why there is no number
 
 
@@ -47,16 +49,13 @@ class StatisticsErrors(NamedTuple):
 
     differences: tuple[Number, ...]
     relative: tuple[str, ...]
+    max_relative: float | None = None  # the relative error of the maximum, as a number
+    values: tuple[Any, ...] = ()  # max, min, mean and norm of the target, then those of the golden run
+    are_far: bool = False  # one of them differs by more than half of it
 
     @property
     def metrics(self) -> tuple[Number, ...]:
         return self.differences + self.relative
-
-    @property
-    def max_relative(self) -> float | None:
-        """The relative error of the maximum, as a number."""
-        text = self.relative[0]
-        return float(text[:-1]) / 100 if text.endswith("%") else None
 
 
 class Checksums(NamedTuple):
@@ -177,11 +176,26 @@ def values_of(leaf: Leaf | None) -> tuple[Any, ...]:
 
 def measure_statistics(target: Leaf | None, golden: Leaf | None) -> StatisticsErrors:
     differences, relative = [], []
-    for ours, theirs in zip(values_of(target), values_of(golden), strict=True):
-        difference, share = _statistic(ours, theirs)
+    ours, theirs = values_of(target), values_of(golden)
+    for one, other in zip(ours, theirs, strict=True):
+        difference, share = _statistic(one, other)
         differences.append(difference)
         relative.append(share)
-    return StatisticsErrors(tuple(differences), tuple(relative))
+    share = relative[0]
+    max_relative = float(share[:-1]) / 100 if share.endswith("%") else None
+    return StatisticsErrors(
+        tuple(differences), tuple(relative), max_relative, ours + theirs, _are_far(ours, theirs, differences)
+    )
+
+
+def _are_far(ours: Sequence[Any], theirs: Sequence[Any], differences: Sequence[Number]) -> bool:
+    """Whether max, min, mean or norm differ by more than half of the larger."""
+    for a, b, difference in zip(ours, theirs, differences, strict=True):
+        if isinstance(difference, str):
+            continue
+        if not abs(difference) / (abs(max(a, b)) + 1e-10) <= _FAR:
+            return True
+    return False
 
 
 def _statistic(ours: Any, theirs: Any) -> tuple[Number, str]:

@@ -124,7 +124,9 @@ def sketch_lengths(pairs: Iterable[Pair]) -> set[int]:
     for pair in pairs:
         place = pair.place
         leaf = place.leaf
-        if leaf is None or leaf.sketch is None or (leaf.made_by or "").startswith(_STATE):
+        if leaf is None or leaf.sketch is None or len(leaf.sketch) in found:
+            continue
+        if leaf.made_by is not None and leaf.made_by.startswith(_STATE):
             continue
         is_state = place.side in ("parameters", "buffers") or place.slot.startswith("buffers_after.")
         if not is_state and place.record.name.direction != PARAMETERS_GRAD:

@@ -67,11 +67,7 @@ class Place(NamedTuple):
     leaf: Leaf | None
     record: Record
     slot: str  # what stays of its name when another call has the same place: `output.0`
-
-    @property
-    def call(self) -> str:
-        """The name of its record."""
-        return self.name[: -len(self.slot) - 1] if self.slot else self.name
+    call: str  # the name of its record
 
 
 class Pair(NamedTuple):
@@ -99,8 +95,9 @@ class Pair(NamedTuple):
     @property
     def is_one_sided(self) -> bool:
         """Whether both runs make the call, and only one of them has this value."""
-        ours, theirs = (None if place is None else place.leaf for place in (self.target, self.golden))
-        if self.unjudged or (ours is None) == (theirs is None):
+        ours = None if self.target is None else self.target.leaf
+        theirs = None if self.golden is None else self.golden.leaf
+        if (ours is None) == (theirs is None) or self.unjudged:
             return False
         return self.reason in (_NO_PLACE_HERE, _NO_PLACE_THERE) or None not in (self.target, self.golden)
 
@@ -201,7 +198,7 @@ def places(record: Record) -> Iterator[Place]:
     """The places of a record, in the order in which a table shows them."""
     call = str(record.name)
     for slot, side, leaf in slots(record):
-        yield Place(slot_name(call, slot), side, leaf, record, slot)
+        yield Place(slot_name(call, slot), side, leaf, record, slot, call)
 
 
 def seen_in(record: Record) -> Iterator[tuple[str, Leaf]]:
@@ -393,6 +390,8 @@ def _obstacle(ours: Leaf | None, theirs: Leaf | None) -> str:
     """Why two leaves cannot be measured against each other; empty if they can."""
     if ours is None or theirs is None:
         return "" if ours is theirs else "one side is None"
+    if ours.dtype == theirs.dtype and ours.shape == theirs.shape:
+        return ""
     if ours.is_tensor != theirs.is_tensor:
         return "one side is a tensor, the other is not"
     if ours.shape != theirs.shape:

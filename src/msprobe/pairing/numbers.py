@@ -86,7 +86,7 @@ def _other_inputs(pairs: Pairs) -> Iterator[str]:
         here, there = _inputs(ours), _inputs(theirs)
         yield from _other_makers(ours.name, here, there)
         if not ours.name.is_module and not _are_equal(here, there):
-            by_owner[ours.name.owner].append(_Call(ours.name, _looks(here), _looks(there)))
+            by_owner[ours.name.owner].append(_Call(ours.name, here, there))
     for calls in by_owner.values():
         if len(calls) > 1:
             yield from _swapped(calls)
@@ -96,7 +96,7 @@ _Inputs = Mapping[str, "Leaf | None"]  # by slot
 
 
 def _inputs(record: Record) -> _Inputs:
-    return {slot: leaf for slot, side, leaf in slots(record) if side == "input"}
+    return {slot: leaf for slot, _, leaf in slots(record, "input")}
 
 
 def _other_makers(name: CallName, ours: _Inputs, theirs: _Inputs) -> Iterator[str]:
@@ -131,22 +131,43 @@ def _are_equal(ours: _Inputs, theirs: _Inputs) -> bool:
 
 
 class _Call(NamedTuple):
-    """Two calls of one number: how the inputs of either look."""
+    """Two calls of one number, and the inputs of either."""
 
     name: CallName
-    ours: Hashable
-    theirs: Hashable
+    ours: _Inputs
+    theirs: _Inputs
 
 
 def _swapped(calls: Sequence[_Call]) -> Iterator[str]:
     """Of calls of one API: inputs that the golden run has in another call, and the target there has not."""
-    there: dict[Hashable, list[_Call]] = defaultdict(list)
-    for call in calls:
-        there[call.theirs].append(call)
-    for call in calls:
-        others = there.get(call.ours, ()) if call.ours else ()
-        if others and all(other is not call and other.ours != call.ours for other in others):
-            yield f"{call.name} has the inputs of {others[0].name} of the golden run"
+    if all(_are_close(call.ours, call.theirs) for call in calls):
+        return
+    looks = [(call.name, _looks(call.ours), _looks(call.theirs)) for call in calls]
+    there: dict[Hashable, list[tuple[CallName, Hashable]]] = defaultdict(list)
+    for name, ours, theirs in looks:
+        there[theirs].append((name, ours))
+    for name, ours, _ in looks:
+        others = there.get(ours, ()) if ours else ()
+        if others and all(other is not name and its != ours for other, its in others):
+            yield f"{name} has the inputs of {others[0][0]} of the golden run"
+
+
+def _are_close(ours: _Inputs, theirs: _Inputs) -> bool:
+    """Whether all inputs look about as they do in the other run, so that they are those of this call."""
+    if len(ours) != len(theirs):
+        return False
+    return all(a is b or _is_close(a, b) for a, b in zip(ours.values(), theirs.values(), strict=True))
+
+
+def _is_close(a: Leaf | None, b: Leaf | None) -> bool:
+    if a is None or b is None or a.shape != b.shape:
+        return False
+    if not isinstance(a.stats, Statistics) or not isinstance(b.stats, Statistics):
+        return a.stats == b.stats and a.value == b.value
+    for one, other in ((a.stats.max, b.stats.max), (a.stats.mean, b.stats.mean)):
+        if one != other and (one is None or other is None or not abs(one - other) * _STEPS <= abs(one)):
+            return False
+    return True
 
 
 def _looks(found: _Inputs) -> Hashable:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from msprobe.analyse.judge import Finding, needs_agree
+from msprobe.analyse.judge import Finding
 from msprobe.analyse.measure import (
     NOTHING,
     UNSUPPORTED,
@@ -144,6 +144,9 @@ def _sides(finding: Finding) -> Sequence[Cell]:
 
 
 def _both_statistics(finding: Finding) -> Sequence[Cell]:
+    measured = finding.measured
+    if isinstance(measured, StatisticsErrors) and set(map(type, measured.values)) == _FLOATS:
+        return measured.values
     return *_statistics(finding.pair.target), *_statistics(finding.pair.golden)
 
 
@@ -168,13 +171,14 @@ def _statistics_errors(finding: Finding) -> Sequence[Cell]:
 
 
 def _result(finding: Finding) -> Sequence[Cell]:
-    return needs_agree(finding.pair), finding.result
+    return finding.gradients_agree, finding.result
 
 
 def _result_and_message(finding: Finding) -> Sequence[Cell]:
-    return needs_agree(finding.pair), finding.result, finding.message
+    return finding.gradients_agree, finding.result, finding.message
 
 
+_FLOATS = frozenset({float})
 _STACK = "NPU_Stack_Info"
 # Ours, behind all that the specification names: the level, the tolerance that would have passed, and why.
 VERDICT = ("Verdict", "Passing Tolerance", "Verdict Reason")

@@ -41,7 +41,8 @@ class Numbers:
             values = [None if isinstance(cell, str) else cell for cell in cells] if texts else cells
             return {"texts": texts, **self.add(values)}
         if any(_share(cell) is not None for cell in cells[:_SAMPLE]):
-            shares = list(map(_share, cells))
+            known = {cell: _share(cell) for cell in set(cells)}  # one pair of values stands in several rows
+            shares = [known[cell] for cell in cells]
             texts = {row: str(cells[row]) for row, share in enumerate(shares) if share is None}
             return {"texts": texts, "unit": "%", **self.add(shares)}
         return None

@@ -48,6 +48,7 @@ _TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml."
 # By the Python type of a cell, how its element `c` says what it holds.
 _CELL_TYPES = {str: ' t="s"', bool: ' t="b"', int: "", float: ""}
 _PLAIN = frozenset((str, float, bool, type(None)))  # an int may be too large, and any other type is odd
+_TEXT = {str}
 _NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 _EASY = re.compile(r"[\n -%'-;=?-~]{0,16000}")  # needs no escape
 # Among them the carriage return, which XML would turn into a line feed.
@@ -118,22 +119,43 @@ def _rows(columns: Sequence[str], rows: Iterable[tuple[Sequence[Cell], int]], te
     markup = functools.lru_cache(maxsize=1024)(functools.partial(_row_markup, _letters(len(columns))))
     numbered = enumerate(chain([(columns, _HEADER)], rows), 1)
     while some := list(islice(numbered, _ROWS_AT_ONCE)):
-        lines: list[str] = []
-        cells: list[Cell] = []
-        for number, (row, style) in some:
-            types = tuple(map(type, row))
-            if not _PLAIN.issuperset(types):
-                row = [_plain(cell) for cell in row]
-                types = tuple(map(type, row))
-            lines.append(markup(types, style).replace("#", str(number)))
-            cells += [texts[cell] if type(cell) is str else cell for cell in row]
-        yield _filled("".join(lines), cells, texts)
+        cells = list(zip(*(_checked(row, len(columns)) for _, (row, _) in some), strict=True))
+        types = zip(*(map(type, column) for column in cells), strict=True)
+        lines = [
+            markup(kinds, style).replace("#", str(number))
+            for (number, (_, style)), kinds in zip(some, types, strict=True)
+        ]
+        fields = zip(*(_fields(column, texts) for column in cells), strict=True)
+        filled = "".join(lines) % tuple(chain.from_iterable(fields))
+        for name, text in _NOT_FINITE.items():
+            if name in filled:
+                filled = filled.replace(f"><v>{name}</v>", f' t="s"><v>{texts[text]}</v>')
+        yield filled
+
+
+def _checked(row: Sequence[Cell], count: int) -> Sequence[Cell]:
+    """The row, if it has as many cells as the table has columns, as plain values."""
+    if len(row) != count:
+        raise ValueError(f"a row has {len(row)} cells, and the table {count} columns")
+    return row if _PLAIN.issuperset(map(type, row)) else [_plain(cell) for cell in row]
+
+
+def _fields(column: Sequence[Cell], texts: _Texts) -> Sequence[object]:
+    """What goes into the markup for each cell of a column.
+
+    JSON has the same numbers as XML, and pydantic writes it several times as fast as Python's `repr` does,
+    with as many digits. There is no text among the cells, so what is not a number can be replaced in bulk.
+    """
+    if set(map(type, column)) == _TEXT:
+        return [texts[cell] for cell in column]  # type: ignore[index]  # all are texts
+    numbers = to_json(
+        [texts[cell] if type(cell) is str else cell for cell in column], inf_nan_mode="constants"
+    )
+    return numbers[1:-1].replace(b"true", b"1").replace(b"false", b"0").decode().split(",")
 
 
 def _row_markup(letters: Sequence[str], types: tuple[type, ...], style: int) -> str:
     """The markup of any row with cells of these types: `#` for its number, a `%` field for each cell."""
-    if len(types) != len(letters):
-        raise ValueError(f"a row has {len(types)} cells, and the table {len(letters)} columns")
     styled = f' s="{style}"' if style else ""
     cells = []
     for letter, kind in zip(letters, types, strict=True):
@@ -144,20 +166,6 @@ def _row_markup(letters: Sequence[str], types: tuple[type, ...], style: int) -> 
         else:
             cells.append("%.0s")
     return f'<row r="#">{"".join(cells)}</row>'
-
-
-def _filled(markup: str, cells: list[Cell], texts: _Texts) -> str:
-    """Put the cells into their fields.
-
-    JSON has the same numbers as XML, and pydantic writes it several times as fast as Python's `repr` does,
-    with as many digits. There is no text among the cells, so what is not a number can be replaced in bulk.
-    """
-    numbers = to_json(cells, inf_nan_mode="constants").replace(b"true", b"1").replace(b"false", b"0")
-    filled = markup % tuple(numbers[1:-1].decode().split(","))
-    for name, text in _NOT_FINITE.items():
-        if name in filled:
-            filled = filled.replace(f"><v>{name}</v>", f' t="s"><v>{texts[text]}</v>')
-    return filled
 
 
 def _plain(cell: Cell) -> Cell:

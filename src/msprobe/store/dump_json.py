@@ -179,7 +179,12 @@ def _decode(data: Any, where: str, depth: int = 0, keys: int = 0) -> Tree:
     if depth > _DEEPEST or keys > _LONGEST_KEYS:
         raise _too_deep(where)
     if isinstance(data, list):
-        return [_decode(item, where, depth + 1, keys) for item in data]
+        return [
+            decode_leaf(item, where)
+            if type(item) is dict and type(item.get("type")) is str and depth < _DEEPEST
+            else _decode(item, where, depth + 1, keys)
+            for item in data
+        ]
     if not isinstance(data, dict):
         return Leaf(type(data).__name__, _plain(data, where))  # inside forms of other releases, such as P2POp
     if isinstance(data.get("type"), str):
@@ -194,29 +199,29 @@ def decode_leaf(data: dict[str, Any], where: str) -> Leaf:
     if shape is None:
         extra = {key: item for key, item in data.items() if key not in ("type", "value")}
         return Leaf(data["type"], _plain(get("value"), where), extra=extra or None)
-    texts = (get("dtype"), get("md5"), get("data_name"))
+    texts = get("dtype"), get("md5"), get("data_name"), get("hash"), get("from")
     if not _TEXTS.issuperset(map(type, texts)):
-        raise _damaged(where, "dtype, md5 and data_name", texts)
-    origin = (get("hash"), get("from"))
-    if not _TEXTS.issuperset(map(type, origin)):
-        raise _damaged(where, "hash and from", origin)
-    if texts[2] is not None and not is_plain_name(texts[2]):
-        raise _damaged(where, "data_name", texts[2])
+        raise _damaged(where, "dtype, md5, data_name, hash and from", texts)
+    dtype, checksum, file, digest, maker = texts
+    if file is not None and not is_plain_name(file):
+        raise _damaged(where, "data_name", file)
     requires_grad = get("requires_grad")
     if requires_grad is not True and requires_grad is not False and requires_grad is not None:
         raise _damaged(where, "requires_grad", requires_grad)
+    sketch = get("sketch")
     return Leaf(
-        type=data["type"],
-        dtype=str(texts[0]),
-        shape=_decode_shape(shape, where),
-        stats=_decode_statistics(data, where),
-        requires_grad=requires_grad,
-        checksum=texts[1],
-        sketch=_decode_sketch(get("sketch"), where),
-        data_name=texts[2],
-        extra=None if data.keys() <= _TENSOR_KEYS else {key: data[key] for key in data.keys() - _TENSOR_KEYS},
-        hash=origin[0],
-        made_by=origin[1],
+        data["type"],
+        None,
+        str(dtype),
+        _decode_shape(shape, where),
+        _decode_statistics(data, where),
+        requires_grad,
+        checksum,
+        None if sketch is None else _decode_sketch(sketch, where),
+        file,
+        None if data.keys() <= _TENSOR_KEYS else {key: data[key] for key in data.keys() - _TENSOR_KEYS},
+        digest,
+        maker,
     )
 
 
@@ -252,10 +257,10 @@ def _is_shape(sizes: tuple[int, ...]) -> bool:
 
 def _decode_statistics(data: dict[str, Any], where: str) -> Statistics:
     get = data.get
-    stats = Statistics(
-        get("Max"), get("Min"), get("Mean"), get("Norm"), get("Nan_count", 0), get("Inf_count", 0)
-    )
-    if _FLOATS.issuperset(map(type, stats[:4])) and stats[4] == stats[5] == 0:
+    largest, smallest, mean, norm = numbers = get("Max"), get("Min"), get("Mean"), get("Norm")
+    nan, inf = get("Nan_count", 0), get("Inf_count", 0)
+    stats = Statistics(largest, smallest, mean, norm, nan, inf)
+    if nan == inf == 0 and _FLOATS.issuperset(map(type, numbers)):
         return stats  # as they are nearly always
     for number in stats:
         if type(number) not in _NUMBERS or (type(number) is int and not -_LARGEST < number < _LARGEST):
@@ -263,9 +268,7 @@ def _decode_statistics(data: dict[str, Any], where: str) -> Statistics:
     return stats
 
 
-def _decode_sketch(text: Any, where: str) -> bytes | None:
-    if text is None:
-        return None
+def _decode_sketch(text: Any, where: str) -> bytes:
     numbers = _sketch(text) if isinstance(text, str) else None
     if numbers is None:
         raise _damaged(where, "sketch", text)

@@ -204,10 +204,12 @@ def _records(
         parent = parents.get(name)
         if isinstance(parent, list):  # with Megatron: the parent, and the number of the micro-batch
             parent = parent[0] if parent else None
-        found[name] = record._replace(
-            stack=stacks.get(name),
-            parent=parent if isinstance(parent, str) else None,
-            has_parent=name in parents,
+        found[name] = Record(
+            record.name,
+            record.fields,
+            stacks.get(name),
+            parent if isinstance(parent, str) else None,
+            name in parents,
         )
     return found
 
