@@ -194,7 +194,7 @@ $(TRUTH_READY): | tools/venv.sh
 	@echo "Making .venv-truth with torch $(TORCH), transformers and timm; this takes a few minutes once ..."
 	@sh tools/venv.sh .venv-truth $(PYTHON)
 	$(TRUTH_PY) $(PIP) torch==$(TORCH)
-	$(TRUTH_PY) $(PIP) transformers==$(TRANSFORMERS) pillow 'numpy>=1.26' 'pydantic>=2.10' 'pyyaml>=6' 'isal>=1.6' 'xxhash>=3.4' 'orjson>=3.10'
+	$(TRUTH_PY) $(PIP) transformers==$(TRANSFORMERS) pillow 'numpy>=1.26' 'pydantic>=2.10' 'pyyaml>=6' 'isal>=1.6' 'xxhash>=3.4' 'orjson>=3.10' 'msgspec>=0.19'
 	$(TRUTH_PY) $(PIP) --no-deps timm==$(TIMM) torchvision==$(TORCHVISION)
 	@touch $@
 

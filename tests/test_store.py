@@ -385,7 +385,7 @@ HOSTILE = [
         with_leaf('"shape": [], "Max": [1]'),
         "has the statistics ([1], None, None, None, 0, 0), which cannot be",
     ),
-    (with_leaf('"shape": [], "md5": 1'), "has the dtype, md5 and data_name (None, 1, None), which cannot be"),
+    (with_leaf('"shape": [], "md5": 1'), "has the md5 1, which cannot be"),
     (with_leaf('"shape": [], "sketch": "!"'), "has the sketch '!', which cannot be"),
 ]
 

@@ -118,6 +118,7 @@ _FLOATS = frozenset({float})
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _TEXTS = frozenset({str, type(None)})
 _INTEGERS = frozenset({int})
+_TEXT_KEYS = ("dtype", "md5", "data_name", "hash", "from")
 _TENSOR_KEYS = frozenset(
     {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "Nan_count", "Inf_count"}
     | {"requires_grad", "md5", "hash", "from", "sketch", "data_name"}
@@ -139,7 +140,7 @@ _LARGEST = 1 << 1000  # whole numbers up to here, and their differences, are flo
 
 def decode_record(key: str, data: Any, file: str, *, is_variable: bool = False) -> Record:
     """The record under a key of "data": a call, or at level debug a saved variable."""
-    name = _decode_name(key, file, is_variable)
+    name = decode_name(key, file, is_variable)
     where = f"{file}, {key if key.isprintable() and len(key) <= _LONGEST_SHOWN else _shown(key)}"
     try:
         if is_variable:
@@ -160,7 +161,7 @@ def _decode_field(slot: str, item: Any, where: str, *, is_repeated: bool = False
     return _decode(item, where)
 
 
-def _decode_name(key: str, file: str, is_variable: bool) -> CallName:
+def decode_name(key: str, file: str, is_variable: bool) -> CallName:
     if len(key) > _LONGEST_NAME:
         raise RecordingError(f"{file}: the record name {_shown(key)} is far too long; the file is damaged.")
     try:
@@ -186,7 +187,7 @@ def _decode(data: Any, where: str, depth: int = 0, keys: int = 0) -> Tree:
             for item in data
         ]
     if not isinstance(data, dict):
-        return Leaf(type(data).__name__, _plain(data, where))  # inside forms of other releases, such as P2POp
+        return Leaf(type(data).__name__, plain_value(data, where))  # in forms of other releases, as P2POp
     if isinstance(data.get("type"), str):
         return decode_leaf(data, where)
     return {key: _decode(item, where, depth + 1, keys + len(key)) for key, item in data.items()}
@@ -198,10 +199,10 @@ def decode_leaf(data: dict[str, Any], where: str) -> Leaf:
     shape = get("shape")
     if shape is None:
         extra = {key: item for key, item in data.items() if key not in ("type", "value")}
-        return Leaf(data["type"], _plain(get("value"), where), extra=extra or None)
-    texts = get("dtype"), get("md5"), get("data_name"), get("hash"), get("from")
+        return Leaf(data["type"], plain_value(get("value"), where), extra=extra or None)
+    texts = [get(key) for key in _TEXT_KEYS]
     if not _TEXTS.issuperset(map(type, texts)):
-        raise _damaged(where, "dtype, md5, data_name, hash and from", texts)
+        raise _damaged(where, *next((key, data[key]) for key in _TEXT_KEYS if type(get(key)) not in _TEXTS))
     dtype, checksum, file, digest, maker = texts
     if file is not None and not is_plain_name(file):
         raise _damaged(where, "data_name", file)
@@ -225,7 +226,7 @@ def decode_leaf(data: dict[str, Any], where: str) -> Leaf:
     )
 
 
-def _plain(value: Any, where: str) -> Any:
+def plain_value(value: Any, where: str) -> Any:
     """The value of a leaf that is no tensor; a whole number that no float can hold becomes its text."""
     if type(value) is int:
         return value if -_LARGEST < value < _LARGEST else str(value)
@@ -242,13 +243,13 @@ def _plain(value: Any, where: str) -> Any:
 
 def _decode_shape(shape: Any, where: str) -> tuple[int, ...]:
     sizes = tuple(shape) if type(shape) is list else None
-    if sizes is None or not (_INTEGERS.issuperset(map(type, sizes)) and _is_shape(sizes)):
+    if sizes is None or not (_INTEGERS.issuperset(map(type, sizes)) and is_shape(sizes)):
         raise _damaged(where, "shape", shape)
     return sizes
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_shape(sizes: tuple[int, ...]) -> bool:
+def is_shape(sizes: tuple[int, ...]) -> bool:
     if min(sizes, default=0) < _OPEN:
         return False
     elements = math.prod(map(abs, sizes))
@@ -257,26 +258,33 @@ def _is_shape(sizes: tuple[int, ...]) -> bool:
 
 def _decode_statistics(data: dict[str, Any], where: str) -> Statistics:
     get = data.get
-    largest, smallest, mean, norm = numbers = get("Max"), get("Min"), get("Mean"), get("Norm")
-    nan, inf = get("Nan_count", 0), get("Inf_count", 0)
-    stats = Statistics(largest, smallest, mean, norm, nan, inf)
-    if nan == inf == 0 and _FLOATS.issuperset(map(type, numbers)):
-        return stats  # as they are nearly always
-    for number in stats:
-        if type(number) not in _NUMBERS or (type(number) is int and not -_LARGEST < number < _LARGEST):
-            raise _damaged(where, "statistics", tuple(stats))
+    stats = Statistics(
+        get("Max"), get("Min"), get("Mean"), get("Norm"), get("Nan_count", 0), get("Inf_count", 0)
+    )
+    if not are_numbers(stats):
+        raise _damaged(where, "statistics", tuple(stats))
     return stats
 
 
+def are_numbers(stats: Statistics) -> bool:
+    """Whether all that is known is a number, and none is a whole one that no float can hold."""
+    if stats[4] == stats[5] == 0 and _FLOATS.issuperset(map(type, stats[:4])):
+        return True  # as they are nearly always
+    return all(
+        type(number) in _NUMBERS and (type(number) is not int or -_LARGEST < number < _LARGEST)
+        for number in stats
+    )
+
+
 def _decode_sketch(text: Any, where: str) -> bytes:
-    numbers = _sketch(text) if isinstance(text, str) else None
+    numbers = sketch_of(text) if isinstance(text, str) else None
     if numbers is None:
         raise _damaged(where, "sketch", text)
     return numbers
 
 
 @functools.lru_cache(maxsize=4096)  # what one call gives out goes into others that follow soon
-def _sketch(text: str) -> bytes | None:
+def sketch_of(text: str) -> bytes | None:
     with contextlib.suppress(binascii.Error, ValueError):
         numbers = base64.b64decode(text[5:], validate=True)
         if _METHODS.get(len(numbers)) == text[:5]:

@@ -10,12 +10,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from msprobe.errors import RecordingError, UsageError
 from msprobe.garbage import uncollected
 from msprobe.given import is_plain_name
 from msprobe.record import Header, Leaf, Record, Recording, Stack
-from msprobe.store import formats, journal
-from msprobe.store.dump_json import decode_record
+from msprobe.store import formats, journal, typed_json
+from msprobe.store.dump_json import decode_name, decode_record
 from msprobe.store.finish import missing_files
 from msprobe.store.formats import Source
 from msprobe.store.layout import (
@@ -155,7 +157,9 @@ def _read_journal(folder: Path) -> Recording:
 
 
 def _read_file(path: Path) -> Recording:
-    whole = _json_file(path)
+    text = _text(path)
+    parts = typed_json.parts_of(text)
+    whole = {**parts.head, "data": parts.data} if parts is not None else _json(text, str(path))
     if not isinstance(whole, dict) or not isinstance(whole.get("data"), dict):
         raise RecordingError(f"{path} is not a recording: it has no 'data' object.")
     folder = path.parent
@@ -200,7 +204,7 @@ def _records(
     found = {}
     is_debug = head.get("level") == "debug"
     for name, fields in data.items():
-        record = decode_record(name, fields, where, is_variable=is_debug)
+        record = _decoded(name, fields, where, is_variable=is_debug)
         parent = parents.get(name)
         if isinstance(parent, list):  # with Megatron: the parent, and the number of the micro-batch
             parent = parent[0] if parent else None
@@ -212,6 +216,16 @@ def _records(
             name in parents,
         )
     return found
+
+
+def _decoded(name: str, fields: Any, where: str, *, is_variable: bool) -> Record:
+    """The record of a name; `fields`: what it holds, or the JSON of that."""
+    if isinstance(fields, msgspec.Raw):
+        found = None if is_variable else typed_json.fields_of(fields)
+        if found is not None:
+            return Record(decode_name(name, where, is_variable=False), found)
+        fields = _json(bytes(fields), where)
+    return decode_record(name, fields, where, is_variable=is_variable)
 
 
 def _beside(path: Path) -> dict[str, Any]:
@@ -240,10 +254,14 @@ def _stacks(whole: dict[str, Any], where: str) -> dict[str, Stack]:
 
 
 def _json_file(path: Path) -> Any:
+    return _json(_text(path), str(path))
+
+
+def _text(path: Path) -> bytes:
     with os.fdopen(open_regular(path), "rb") as stream:
         if os.fstat(stream.fileno()).st_size > _MOST_BYTES:
             raise RecordingError(f"{path} is larger than {_MOST_BYTES} bytes, which no recording is.")
-        return _json(stream.read(), str(path))
+        return stream.read()
 
 
 def _json(text: bytes | str, where: str) -> Any:
