@@ -101,14 +101,20 @@ def with_sketch(leaf: Leaf, sketch: bytes) -> Leaf:
     return tuple.__new__(Leaf, (*leaf[:7], sketch, *leaf[8:]))
 
 
-def content_key(leaf: Leaf) -> Hashable:
-    """All that is known of the content of a tensor; None if there is no hash to tell it from others.
+def content_key(leaf: Leaf, *, as_shown: bool = True) -> Hashable:
+    """All that is known of the content of a tensor; None if there is nothing to tell it from others.
 
-    Without one, numbers that are equal may look different: 1 and 1.0, 0.0 and -0.0.
+    `as_shown`: also how its numbers are written. Of equal ones 0 and 0.0, and 0.0 and -0.0, are not.
     """
-    if leaf.hash is None or not leaf.is_tensor or isinstance(leaf.stats, Deferred):
+    stats = leaf.stats
+    if leaf.shape is None or leaf.dtype is None or not isinstance(stats, Statistics):
+        return None
+    if as_shown and leaf.hash is None and (0 in stats[:4] or not _FLOATS.issuperset(map(type, stats[:4]))):
         return None
     return leaf.hash, leaf.dtype, leaf.shape, leaf.stats, leaf.checksum, leaf.sketch
+
+
+_FLOATS = frozenset({float})
 
 
 @functools.lru_cache(maxsize=256)
@@ -358,9 +364,9 @@ def leaves(tree: Tree) -> Iterator[Leaf]:
     """Every leaf of a tree, in order."""
     if isinstance(tree, Leaf):
         yield tree
-    elif isinstance(tree, list):
-        for item in tree:
-            yield from leaves(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from leaves(item)
+    elif isinstance(tree, _CONTAINERS):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            if isinstance(item, Leaf):
+                yield item
+            elif item is not None:
+                yield from leaves(item)

@@ -49,7 +49,7 @@ def _vary(target: Recording, golden: Recording) -> bool:
 
 def _tensor_keywords(record: Record) -> frozenset[str]:
     given = record.fields.get("input_kwargs")
-    if not isinstance(given, Mapping):
+    if not given or not isinstance(given, Mapping):
         return frozenset()
     return frozenset(key for key, tree in given.items() if any(leaf.is_tensor for leaf in leaves(tree)))
 

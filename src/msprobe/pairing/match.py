@@ -348,16 +348,16 @@ def _pairs(
     ours: Record, theirs: Record | None, singles: _Singles, absent: str, slots: Mapping[str, str]
 ) -> Iterator[Pair]:
     """The places of a call and their counterparts; `absent` is said where the golden run has no such call."""
-    counterparts = {slot_of(place): place for place in places(theirs)} if theirs is not None else {}
+    counterparts = {place.slot: place for place in places(theirs)} if theirs is not None else {}
     for place in places(ours):
-        slot = slot_of(place)
-        if place.name in singles.names:
+        renamed = slots.get(slot_of(place)) if slots else None
+        if singles.names and place.name in singles.names:
             yield _single(place, singles)
         elif theirs is None:
             yield Pair(place, None, absent)
-        elif (unjudged := _UNPAIRED.get(slots.get(slot, ""))) is not None:
+        elif renamed is not None and (unjudged := _UNPAIRED.get(renamed)) is not None:
             yield Pair(place, None, _NO_PLACE_THERE, unjudged=unjudged)
-        elif (other := counterparts.pop(slots.get(slot, slot), None)) is None:
+        elif (other := counterparts.pop(place.slot if renamed is None else renamed[1:], None)) is None:
             if not _lacks_buffers(theirs, place):
                 yield Pair(place, None, _NO_PLACE_THERE)
         elif other.name in singles.found:

@@ -67,12 +67,13 @@ def _crossing(pairs: Pairs, golden: Recording) -> Iterator[str]:
     Tools differ in whether a module or what is in it is written first.
     """
     order = {id(record): number for number, record in enumerate(golden.records.values())}
-    parents = {record.parent for side in pairs for record in side if record.name.is_module}
-    for is_module in (False, True):
+    modules = [(ours, theirs) for ours, theirs in pairs if ours.name.is_module]
+    parents = {record.parent for side in modules for record in side}
+    innermost = [side for side in modules if str(side[0].name) not in parents]
+    calls = [side for side in pairs if not side[0].name.is_module] if modules else pairs
+    for each in (calls, innermost):
         last, latest = None, -1
-        for ours, theirs in pairs:
-            if ours.name.is_module != is_module or (is_module and str(ours.name) in parents):
-                continue
+        for ours, theirs in each:
             if order[id(theirs)] < latest:
                 yield f"{ours.name} comes after {last} in the target and before it in the golden run"
             else:

@@ -47,6 +47,8 @@ def roles(name: CallName) -> tuple[str, ...]:
 
 def are_defined_alike(ours: CallName, theirs: CallName, *, same_framework: bool) -> bool:
     """Whether every argument of two calls means the same: one API, an operator of Python, or one of mint."""
+    if same_framework and ours.owner == theirs.owner:
+        return True
     if ours.is_module or theirs.is_module:
         return same_framework and ours.is_module == theirs.is_module and ours.kind == theirs.kind
     if ours.api != theirs.api:

@@ -57,7 +57,7 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
     findings = comparison.findings
     shown = columns(comparison.mode, with_stack=with_stack)
     headers = [header for some in shown for header in some.headers]
-    rows = [[cell for some in shown for cell in some.fill(finding)] for finding in findings]
+    rows = [_row(shown, finding) for finding in findings]
     if with_stack:
         number = headers.index(_STACK)
         for row, frames in zip(rows, frames_of(finding.pair for finding in findings), strict=True):
@@ -75,6 +75,13 @@ def table(comparison: Comparison, *, with_stack: bool) -> Table:
             row += finding.pair.certainty or (None,) * len(ALIGNMENT)
     fills = {number: finding.fill for number, finding in enumerate(findings) if finding.fill is not None}
     return Table(headers, rows, fills)
+
+
+def _row(shown: Sequence[Columns], finding: Finding) -> list[Cell]:
+    row: list[Cell] = []
+    for some in shown:
+        row += some.fill(finding)
+    return row
 
 
 def _sketched(finding: Finding) -> tuple[Cell, ...]:

@@ -119,7 +119,7 @@ def _rows(columns: Sequence[str], rows: Iterable[tuple[Sequence[Cell], int]], te
     markup = functools.lru_cache(maxsize=1024)(functools.partial(_row_markup, _letters(len(columns))))
     numbered = enumerate(chain([(columns, _HEADER)], rows), 1)
     while some := list(islice(numbered, _ROWS_AT_ONCE)):
-        cells = list(zip(*(_checked(row, len(columns)) for _, (row, _) in some), strict=True))
+        cells = _columns([row for _, (row, _) in some], len(columns))
         types = zip(*(map(type, column) for column in cells), strict=True)
         lines = [
             markup(kinds, style).replace("#", str(number))
@@ -133,11 +133,14 @@ def _rows(columns: Sequence[str], rows: Iterable[tuple[Sequence[Cell], int]], te
         yield filled
 
 
-def _checked(row: Sequence[Cell], count: int) -> Sequence[Cell]:
-    """The row, if it has as many cells as the table has columns, as plain values."""
-    if len(row) != count:
-        raise ValueError(f"a row has {len(row)} cells, and the table {count} columns")
-    return row if _PLAIN.issuperset(map(type, row)) else [_plain(cell) for cell in row]
+def _columns(rows: Sequence[Sequence[Cell]], count: int) -> list[Sequence[Cell]]:
+    """The columns of some rows, as plain values."""
+    if wrong := set(map(len, rows)) - {count}:
+        raise ValueError(f"a row has {wrong.pop()} cells, and the table {count} columns")
+    columns = zip(*rows, strict=True)
+    return [
+        column if _PLAIN.issuperset(map(type, column)) else list(map(_plain, column)) for column in columns
+    ]
 
 
 def _fields(column: Sequence[Cell], texts: _Texts) -> Sequence[object]:

@@ -39,6 +39,7 @@ from msprobe.verdict.directions import (
     own_scale_of,
     rounding_tests,
     scale_deviation,
+    scored,
     tests_of,
     unit_tolerance,
     unlike_others,
@@ -178,6 +179,7 @@ class _Judge:
         self._made_in: dict[str, str] = {}  # a module: the call in it that made a difference
         self._units: dict[str, float] = {}  # a module: the roundoff of the coarsest dtype in it
         self._has_calls: set[str] = set()  # modules in which other calls were recorded
+        self._one_rounding: dict[int, tuple[list[Test], float]] = {}  # by the id of a value
         self._roundoffs: dict[int, set[float]] = {}  # by the id of a call: those of its tensors
         for call in calls:
             self._prepare(call)
@@ -319,8 +321,7 @@ class _Judge:
         if follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
         value = self._origins.with_rounding_of_source(seen)
-        tests = rounding_tests(value)
-        score = max(test.score for test in tests)
+        tests, score = self._rounding(value) if value is seen.value else scored(rounding_tests(value))
         tolerance = unit_tolerance(value)
         error = value.relative
         if score <= 1:
@@ -356,6 +357,13 @@ class _Judge:
         if not has_reach and (is_plain or math.isfinite(error) or operator.overwrites):
             return verdict._replace(reason=f"{what}; the outputs show no effect")
         return verdict._replace(level=ENTERED, reason=reason.entered(seen.pair, value, origin.words))
+
+    def _rounding(self, value: Difference) -> tuple[list[Test], float]:
+        """The tests for one rounding, and their score; what one call gives out goes into others."""
+        found = self._one_rounding.get(id(value))
+        if found is None:
+            found = self._one_rounding[id(value)] = scored(rounding_tests(value))
+        return found
 
     def _decided_otherwise(self, call: Sequence[Seen]) -> bool:
         """Whether the forward call of a backward call chose other numbers, whose gradients then come back."""
@@ -393,8 +401,7 @@ class _Judge:
                 return verdict._replace(level=CANNOT_TELL, reason=words)
             return self._blame(origin.stretch, seen, verdict, origin.words) if origin.stretch else None
         self._likely[id(seen.pair)] = self._errors.of_result(value, origin.error)
-        tests = rounding_tests(value)
-        level = ROUNDING if all(test.score <= 1 for test in tests) else PASSED_ON
+        level = ROUNDING if self._rounding(value)[1] <= 1 else PASSED_ON
         return Verdict(
             level,
             f"{reason.off(value.relative)}, {origin.words}",
@@ -478,9 +485,12 @@ class _Judge:
         if 0 < value.norm < math.inf and likely <= NOISE * value.norm and _has_coarse_scale(seen, unit):
             deviation = scale_deviation(value, own, likely, reach, arguments, errors)
             self._note_scale(seen, given, unit, own_scale_of(value, deviation, reach, arguments))
-        is_alone = worst.score <= 1 and all(
-            test.score <= 1
-            for test in tests_of(value, unit, floor, own, own, 0.0, own / OUTPUT_ROUNDINGS, reach, (), ())
+        is_rounding = worst.score <= 1 and (
+            self._rounding(value)[1] <= 1
+            or all(
+                test.score <= 1
+                for test in tests_of(value, unit, floor, own, own, 0.0, own / OUTPUT_ROUNDINGS, reach, (), ())
+            )
         )
         verdict = Verdict(
             ORIGINATED,
@@ -492,7 +502,7 @@ class _Judge:
             scale=value.scale,
             is_cancelled=reach.size > 16 * value.norm,
         )
-        return by_tests(verdict, seen, worst, given.differing, given.sources, is_alone=is_alone)
+        return by_tests(verdict, seen, worst, given.differing, given.sources, is_rounding=is_rounding)
 
     def _relevant(
         self, tests: Sequence[Test], seen: Seen, given: Given, own: float, *, has_flips: bool

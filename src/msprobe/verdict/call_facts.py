@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msprobe.dtypes import SINGLE, are_same_limit, roundoff
+from msprobe.name import FORWARD
 from msprobe.operators import Operator
 from msprobe.pairing.match import Pair
 from msprobe.record import Leaf
@@ -92,8 +93,11 @@ def arguments_of(seen: Sequence[Seen]) -> list[Argument]:
         if leaf is None or not leaf.is_tensor:
             continue
         if each.value.is_float and each.value.sight != "shape":
-            spot = spot_of(each) if each.pair.target is not None else None
-            found.append(Argument(each.value, leaf.shape or (), position, spot))
+            spot = maker = None
+            if each.pair.target is not None:
+                spot = spot_of(each)
+                maker = leaf.made_by if each.place.record.name.direction == FORWARD else None
+            found.append(Argument(each.value, leaf.shape or (), position, spot, maker))
         position += 1
     return found
 

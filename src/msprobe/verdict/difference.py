@@ -126,13 +126,13 @@ class Differences:
 
 
 def _contents(pair: Pair) -> object:
-    """All that the difference of two tensors is found by; None where no hashes tell contents apart."""
+    """All that the difference of two tensors is found by; None where nothing tells contents apart."""
     if pair.target is None or pair.golden is None or pair.reason or pair.unjudged:
         return None
     ours, theirs = pair.target.leaf, pair.golden.leaf
     if ours is None or theirs is None:
         return None
-    keys = content_key(ours), content_key(theirs)
+    keys = content_key(ours, as_shown=False), content_key(theirs, as_shown=False)
     return keys if None not in keys else None
 
 

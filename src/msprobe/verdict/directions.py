@@ -229,6 +229,11 @@ def rounding_tests(value: Difference) -> list[Test]:
     return tests
 
 
+def scored(tests: list[Test]) -> tuple[list[Test], float]:
+    """Return tests with the largest of their scores."""
+    return tests, max([test.score for test in tests])
+
+
 def unit_tolerance(value: Difference) -> float:
     return OUTPUT_ROUNDINGS * value.unit + INNER_ROUNDINGS * min(value.unit, SINGLE)
 

@@ -8,7 +8,7 @@ from msprobe.name import FORWARD
 from msprobe.operators import Operator
 from msprobe.verdict import reason
 from msprobe.verdict.call_facts import has_other_count, shows_all
-from msprobe.verdict.directions import Test, Unlike, rounding_tests
+from msprobe.verdict.directions import Test, Unlike
 from msprobe.verdict.levels import CANNOT_TELL, NOT_JUDGED, ORIGINATED, PASSED_ON, ROUNDING, Verdict
 from msprobe.verdict.sources import Seen
 
@@ -22,23 +22,21 @@ def by_tests(
     differing: Sequence[Seen],
     sources: Sequence[Seen],
     *,
-    is_alone: bool,
+    is_rounding: bool,
 ) -> Verdict:
     """Return the verdict of an output with its level and words.
 
-    `worst`: the test with the largest score, beside what went in. `is_alone`: rounding explains the output
-    even if nothing that went in had differed.
+    `worst`: the test with the largest score, beside what went in. `is_rounding`: it is small enough to be
+    rounding even if nothing that went in had differed.
     """
     error, tolerance = verdict.error or 0.0, verdict.tolerance or 0.0
-    if is_alone:
+    if is_rounding and error <= tolerance:
         text = reason.within(error, tolerance)
         if verdict.is_cancelled and error > 0.01:
             text = f"{reason.off(error)}, but its summands cancel: that is rounding of far larger numbers"
         return verdict.at_level(ROUNDING, text)
     if worst.score <= 1:
-        is_small = all(test.score <= 1 for test in rounding_tests(seen.value))
-        level = ROUNDING if is_small else PASSED_ON
-        return verdict.at_level(level, reason.passed(error, differing))
+        return verdict.at_level(ROUNDING if is_rounding else PASSED_ON, reason.passed(error, differing))
     words = reason.originated(seen.pair, seen.value, worst, sources, tolerance)
     return verdict.at_level(verdict.level, words)
 

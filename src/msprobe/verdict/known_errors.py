@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from msprobe.graph import Graph, Maker
+from msprobe.pairing.match import Place
 from msprobe.verdict.difference import Difference
 from msprobe.verdict.levels import Made
 from msprobe.verdict.stretches import Stretches
@@ -22,8 +23,13 @@ class KnownErrors:
     def __init__(self, graph: Graph, stretches: Stretches) -> None:
         self._graph, self._stretches = graph, stretches
         self.made: dict[tuple[str, str], Made] = {}  # by record and slot: what calls gave out
+        self._by_name: dict[str, Made] = {}  # the same by the full names of the slots, as makers are recorded
         self.drift = 0.0  # the largest relative error so far
         self.scale_drift = 0.0  # the largest scale error so far
+
+    def note(self, place: Place, made: Made) -> None:
+        """Note what a call gave out at a place of the target."""
+        self.made[place.call, place.slot] = self._by_name[place.name] = made
 
     def made_by(self, makers: Sequence[Maker]) -> list[Made]:
         """Return what was made by those of the makers that were compared."""
@@ -54,12 +60,14 @@ class KnownErrors:
         value = argument.value
         if not value.is_estimated or argument.spot is None:
             return error
-        makers = self._graph.makers(*argument.spot)
-        # Of a value that no recorded call made, nothing is expected that would limit what a sketch may miss.
-        expected = 0.0 if makers else math.inf
-        for made in self.made_by(makers):
-            if made.value.norm:
-                expected = max(expected, made.expected / made.value.norm)
+        found = self._by_name.get(argument.made_by) if argument.made_by is not None else None
+        if found is not None:  # as for nearly all: the graph need not be asked
+            expected = found.expected / found.value.norm if found.value.norm else 0.0
+        else:
+            makers = self._graph.makers(*argument.spot)
+            # Of a value that no recorded call made nothing is expected that would limit what a sketch misses.
+            shares = [made.expected / made.value.norm for made in self.made_by(makers) if made.value.norm]
+            expected = max(shares, default=0.0) if makers else math.inf
         return max(error, min(expected * value.norm, ESTIMATE * error + value.missed))
 
     def unseen(self, value: Difference) -> float:

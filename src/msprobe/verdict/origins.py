@@ -60,7 +60,7 @@ class Origins:
 
     def note(self, seen: Seen, made: Made) -> None:
         """Note what a call gave out."""
-        self.errors.made[spot_of(seen)] = made
+        self.errors.note(seen.place, made)
         if (other := seen.pair.golden) is not None:
             self._golden_errors[other.call, other.slot] = made.relative
         if not seen.value.agrees:

@@ -45,6 +45,7 @@ class Argument(NamedTuple):
     shape: tuple[int, ...]
     position: int  # among the tensors of the call
     spot: tuple[str, str] | None = None  # its record and slot in the target
+    made_by: str | None = None  # what the recording says of its maker, if it went into a forward call
 
     @property
     def size(self) -> float:
