@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.analyse.measure import EMPTY, UNSUPPORTED, TensorErrors
-from msprobe.compare import UNLIKE_FILES, file_of, measured_tensors
+from msprobe.compare import UNLIKE_FILES, compare_recordings, file_of, measured_tensors
 from msprobe.errors import MsprobeError
 from msprobe.given import is_file, is_folder, is_path, is_plain_name
 from msprobe.log import logger
 from msprobe.pairing.match import Pair, Place, frames_of, match_whole
 from msprobe.record import Frame, Recording
 from msprobe.report.advice import FINE, UNSEEN, Advice, usual_advice
+from msprobe.report.answer import answer
 from msprobe.report.files import wanted_in, write_advice, write_table
 from msprobe.report.seen import shown
 from msprobe.report.table import Table
@@ -62,7 +63,9 @@ def compare(
             if advice.line is not None:
                 logger().warning("Find %s accuracy not reached, the line is %d", advice.name, advice.line)
             path = write_advice(wanted, mark, advice)
-            logger().info("The expert advice is saved in %s:\n%s", path, advice)
+            found = answer([compare_recordings(ours, theirs, as_specified=True).outcome()])
+            logger().info("%s\n\nBy the fixed rules of the specification:\n%s", "\n".join(found), advice)
+            logger().info("The expert advice is saved in %s", path)
     except (MsprobeError, OSError) as error:
         logger().error("%s", error)
         logger().error("Compare failed, Please check it and do it again!")
