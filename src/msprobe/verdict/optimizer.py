@@ -550,6 +550,11 @@ def _setting(faulty: Sequence[Change], changes: Sequence[Change], before: StepSt
     best = max(found, key=lambda each: each.share, default=None)
     if best is not None:
         return best.words
+    if before.step == 1 and len(previous) == len(faulty):
+        what = (
+            "the optimizer: its first step agrees, and the second does not, in which earlier gradients count"
+        )
+        return f"{what}: a beta, or state that it keeps"
     return "the optimizer: its gradient explains no such difference; compare its settings"
 
 
