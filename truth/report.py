@@ -27,9 +27,10 @@ def _least(bench: str, tensors: float, statistics: float) -> Least:
 
 # The modes of run_ut.
 WAYS = [f"{dtype}, {way}" for dtype in ("float32", "bfloat16") for way in ("forward", "backward")]
-# The shares that are asked for. No row may have an error, no sound row a culprit, and no row of ALL_HEARD a
-# fault that is said not to diverge. Of the others some are smaller than one rounding of their dtype: the page
-# lists them, and those that hide in kernels which round otherwise: what is asked there keeps what is reached.
+# The shares that are asked for. No row may have an error, and no sound row a culprit. A row of ALL_HEARD may
+# have no fault that is said not to diverge, and no sound pair on which --fail-on divergence fails. Of the
+# others some are smaller than one rounding of their dtype: the page lists them, and those that hide in
+# kernels which round otherwise: what is asked there keeps what is reached.
 ALL_HEARD = "shared "
 ASKED = (
     _least("shared realbugs, noise", 0.90, 0.85),
@@ -129,8 +130,11 @@ def failures(outcomes: Iterable[Outcome]) -> list[str]:
     for line in lines(outcomes):
         where, c = f"{line.bench}, {line.mode}", line.counts
         if line.is_sound:
-            if c[ACCUSED] or c["loud"] or c[ERROR]:
+            failing = c["failing"] if line.bench.startswith(ALL_HEARD) else 0
+            if c[ACCUSED] or c["loud"] or c[ERROR] or failing:
                 said = f"{c[ACCUSED]} accused, {c['loud']} said to diverge, {c[ERROR]} errors"
+                if failing:
+                    said += f", {failing} with an exit status that is not 0"
                 found.append(f"{where}: {said}; none is allowed.")
             continue
         silent = c["silent"] if line.bench.startswith(ALL_HEARD) else 0
