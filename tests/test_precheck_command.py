@@ -536,8 +536,8 @@ def _repeated(step: Path, times: int) -> Path:
     calls = {name: fields for name, fields in whole["data"].items() if name.endswith(".forward")}
     for name, fields in calls.items():
         api, number, direction = name.rsplit(".", 2)
-        for again in range(1, times):
-            whole["data"][f"{api}.{int(number) + 1000 * again}.{direction}"] = fields
+        for repetition in range(1, times):
+            whole["data"][f"{api}.{int(number) + 1000 * repetition}.{direction}"] = fields
     path = step.with_name("repeated.json")
     path.write_text(json.dumps(whole))
     return path

@@ -1,4 +1,4 @@
-"""Records read as typed values are those that are read through dicts, for every file that either can read."""
+"""Records are the same, read as typed values or through dicts, and damaged ones are refused alike."""
 
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ FORMS = {
     "a path for a file": f'{{"output":[{TENSOR},"data_name":"../a.pt"}}]}}',
     "a negative shape": TENSOR.replace("[2,3]", "[-3]").join(('{"output":[', "}]}")),
     "a broken sketch": f'{{"output":[{TENSOR},"sketch":"cs64:!"}}]}}',
+    "a long key": f'{{"input_kwargs":{{"{"k" * 20_000}":[null]}}}}',
     "too deep a value": f'{{"output":[{{"type":"list","value":{"[" * 900}{"]" * 900}}}]}}',
     "a list for a record": "[]",
     "broken JSON": '{"output":[}',

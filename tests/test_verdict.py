@@ -478,3 +478,20 @@ def test_a_divisor_near_zero_makes_much_of_little(tmp_path: Path) -> None:
 
     assert levels(compared(tmp_path, run(LITTLE, MUCH, 1e-8), run(1, 1, 1e-8)))[-1] == "passed on"
     assert levels(compared(tmp_path / "2", run(LITTLE, MUCH, 0.5), run(1, 1, 0.5)))[-1] == "originated"
+
+
+def test_a_shape_that_differs_explains_what_only_the_golden_run_gave_back(tmp_path: Path) -> None:
+    """A gradient of the golden run alone belongs to the call of the target that goes back, too."""
+    weight, bias = tensor(1.0, (4, 8), made_by="parameter:w"), tensor(1.0, (4, 8), made_by="parameter:b")
+    forward = call("Torch.foo.0.forward", tensor(2.0, (4, 8)), inputs=(weight, bias))
+    runs = {
+        "target": ([tensor(3.0, (4, 8))], [tensor(5.0, (4, 8))]),
+        "golden": ([tensor(3.0, (8, 4)), None], [tensor(5.0, (4, 8)), tensor(6.0, (4, 8))]),
+    }
+    for name, (came, gave) in runs.items():
+        fields = {"input": came, "output": gave}
+        made(tmp_path / name, forward, Record(CallName.parse("Torch.foo.0.backward"), fields))
+    (found,) = compare(tmp_path / "target", tmp_path / "golden")
+    verdicts = {f.pair.place.name: v for f, v in zip(found.findings, found.verdicts, strict=True)}
+    verdict = verdicts["Torch.foo.0.backward.output.1"]
+    assert (verdict.level, verdict.reason) == ("passed on", "off by 0 of its size, as input.0 is another")

@@ -34,7 +34,7 @@ from msprobe.pairing.numbers import mistrust
 from msprobe.pairing.other_tools import understood, without_changed_inputs
 from msprobe.pairing.strays import Stray, sentences, strays
 from msprobe.pairing.stretch import stretches
-from msprobe.record import Leaf, Recording, content_key, leaves
+from msprobe.record import Leaf, Recording, content_key, slots
 from msprobe.store import Source
 from msprobe.store.tensor_file import StoredTensor, read
 from msprobe.verdict.assess import assess
@@ -262,8 +262,11 @@ def mode_of(target: Recording, golden: Recording) -> str:
 
 
 def _has_checksums(recording: Recording) -> bool:
-    trees = (tree for record in recording.records.values() for tree in record.fields.values() if tree)
-    return any(leaf.checksum is not None for tree in trees for leaf in leaves(tree))
+    return any(
+        leaf is not None and leaf.checksum is not None
+        for record in recording.records.values()
+        for _, _, leaf in slots(record)
+    )
 
 
 def _measured(mode: str, pairs: Sequence[Pair], target: Recording, golden: Recording) -> Iterator[Measured]:

@@ -104,7 +104,7 @@ def with_sketch(leaf: Leaf, sketch: bytes) -> Leaf:
 def content_key(leaf: Leaf, *, as_shown: bool = True) -> Hashable:
     """All that is known of the content of a tensor; None if there is nothing to tell it from others.
 
-    `as_shown`: also how its numbers are written. Of equal ones 0 and 0.0, and 0.0 and -0.0, are not.
+    `as_shown`: return None also where equal numbers may be written differently: 0 and 0.0, or 0.0 and -0.0.
     """
     stats = leaf.stats
     if leaf.shape is None or leaf.dtype is None or not isinstance(stats, Statistics):
@@ -233,7 +233,7 @@ def slots(record: Record, only: Side | None = None) -> list[tuple[str, Side, Lea
     found: list[tuple[str, Side, Leaf | None]] = []
     fields = record.fields
     if record.name.direction == PARAMETERS_GRAD:
-        for key, tree in fields.items():
+        for key, tree in fields.items() if only in (None, "output") else ():
             tree = tree[0] if isinstance(tree, list) and len(tree) == 1 else tree
             _add_slots(tree, key, "output", found)
         return found
@@ -249,7 +249,8 @@ def _add_slots(tree: Tree, slot: str, side: Side, found: list[tuple[str, Side, L
         return
     items: Iterable[tuple[str, Tree]]
     if isinstance(tree, list):
-        items = zip(_numbered(slot, len(tree)), tree, strict=True)
+        names = _numbered(slot, len(tree)) if len(tree) <= _USUAL else _numbers(slot, len(tree))
+        items = zip(names, tree, strict=True)
     else:
         items = ((f"{slot}.{key}" if slot else str(key), item) for key, item in tree.items())
     for inner, item in items:
@@ -262,10 +263,15 @@ def _add_slots(tree: Tree, slot: str, side: Side, found: list[tuple[str, Side, L
 _CONTAINERS = (list, dict)
 
 
-@functools.lru_cache(maxsize=1024)  # the same few for nearly all calls
-def _numbered(slot: str, count: int) -> tuple[str, ...]:
+_USUAL = 64  # items of a list; the names of more would stay in memory for no other call
+
+
+def _numbers(slot: str, count: int) -> tuple[str, ...]:
     """Return the slots of so many items: `input.0`, `input.1` ..."""
     return tuple(f"{slot}.{number}" if slot else str(number) for number in range(count))
+
+
+_numbered = functools.lru_cache(maxsize=1024)(_numbers)  # the same few for nearly all calls
 
 
 PLAIN = frozenset({bool, int, float, str})  # values that are leaves as they are

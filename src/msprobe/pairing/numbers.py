@@ -149,12 +149,12 @@ def _swapped(calls: Sequence[_Call]) -> Iterator[str]:
         there[theirs].append((name, ours))
     for name, ours, _ in looks:
         others = there.get(ours, ()) if ours else ()
-        if others and all(other is not name and its != ours for other, its in others):
+        if others and all(other is not name and inputs != ours for other, inputs in others):
             yield f"{name} has the inputs of {others[0][0]} of the golden run"
 
 
 def _are_close(ours: _Inputs, theirs: _Inputs) -> bool:
-    """Whether all inputs look about as they do in the other run, so that they are those of this call."""
+    """Whether all inputs look about as they do in the other run."""
     if len(ours) != len(theirs):
         return False
     return all(a is b or _is_close(a, b) for a, b in zip(ours.values(), theirs.values(), strict=True))

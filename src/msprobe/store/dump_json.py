@@ -130,7 +130,7 @@ _METHODS = {4 * SKETCH_SIZE: "cs64:", 4 * BRIEF_SIZE: "cs16:"}
 # The name of a place is made of a record's name and all keys above it. A file could make such names so long,
 # and so many of them, that no memory holds them.
 _LONGEST_NAME = 1 << 12
-_LONGEST_KEYS = 1 << 14
+LONGEST_KEYS = 1 << 14
 _LONGEST_SHOWN = 200
 _DEEPEST = MAX_DEPTH + 2  # what walk() makes, within the arguments of a call
 _MOST_ELEMENTS = 1 << 63
@@ -177,7 +177,7 @@ def _decode(data: Any, where: str, depth: int = 0, keys: int = 0) -> Tree:
     """The tree that a JSON value of a record stands for; `keys` is how long those above it are together."""
     if data is None:
         return None
-    if depth > _DEEPEST or keys > _LONGEST_KEYS:
+    if depth > _DEEPEST or keys > LONGEST_KEYS:
         raise _too_deep(where)
     if isinstance(data, list):
         return [
@@ -187,7 +187,7 @@ def _decode(data: Any, where: str, depth: int = 0, keys: int = 0) -> Tree:
             for item in data
         ]
     if not isinstance(data, dict):
-        return Leaf(type(data).__name__, plain_value(data, where))  # in forms of other releases, as P2POp
+        return Leaf(type(data).__name__, plain_value(data, where))  # in forms of other releases: P2POp
     if isinstance(data.get("type"), str):
         return decode_leaf(data, where)
     return {key: _decode(item, where, depth + 1, keys + len(key)) for key, item in data.items()}

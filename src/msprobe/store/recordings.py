@@ -15,6 +15,7 @@ import msgspec
 from msprobe.errors import RecordingError, UsageError
 from msprobe.garbage import uncollected
 from msprobe.given import is_plain_name
+from msprobe.name import PARAMETERS_GRAD
 from msprobe.record import Header, Leaf, Record, Recording, Stack
 from msprobe.store import formats, journal, typed_json
 from msprobe.store.dump_json import decode_name, decode_record
@@ -204,7 +205,7 @@ def _records(
     found = {}
     is_debug = head.get("level") == "debug"
     for name, fields in data.items():
-        record = _decoded(name, fields, where, is_variable=is_debug)
+        record = _decode_one(name, fields, where, is_variable=is_debug)
         parent = parents.get(name)
         if isinstance(parent, list):  # with Megatron: the parent, and the number of the micro-batch
             parent = parent[0] if parent else None
@@ -218,13 +219,15 @@ def _records(
     return found
 
 
-def _decoded(name: str, fields: Any, where: str, *, is_variable: bool) -> Record:
+def _decode_one(name: str, fields: Any, where: str, *, is_variable: bool) -> Record:
     """The record of a name; `fields`: what it holds, or the JSON of that."""
     if isinstance(fields, msgspec.Raw):
-        found = None if is_variable else typed_json.fields_of(fields)
-        if found is not None:
-            return Record(decode_name(name, where, is_variable=False), found)
-        fields = _json(bytes(fields), where)
+        call = decode_name(name, where, is_variable)
+        if not is_variable and call.direction != PARAMETERS_GRAD:  # whose fields are named as the parameters
+            found = typed_json.fields_of(fields)
+            if found is not None:
+                return Record(call, found)
+        fields = _json(bytes(fields), f"{where}, {name[:80]!r}")
     return decode_record(name, fields, where, is_variable=is_variable)
 
 

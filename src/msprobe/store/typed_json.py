@@ -1,7 +1,7 @@
 """The records of a dump.json as typed values, which are read in a third of the time that dicts take.
 
-What is not as our recorder writes most of it is left to dump_json, which knows all forms and says what is
-wrong with them.
+Records with unknown keys or unusual values are left to dump_json, which knows every form and says what is
+wrong with a damaged file. A key that says null is taken for one that is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msprobe.errors import RecordingError
 from msprobe.given import is_plain_name
 from msprobe.kernels import Statistics
 from msprobe.record import Leaf, Tree
-from msprobe.store.dump_json import are_numbers, is_shape, plain_value, sketch_of
+from msprobe.store.dump_json import LONGEST_KEYS, are_numbers, is_shape, plain_value, sketch_of
 
 _Number = float | int | bool | None
 
@@ -49,7 +49,7 @@ _Named = dict[str, _Leaf | _List | None] | UnsetType
 
 
 class _Call(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The fields of a record of a call; those of gradients of parameters have the names of these."""
+    """The fields of a record of a call."""
 
     input_args: _Values = UNSET
     input_kwargs: _Named = UNSET
@@ -67,7 +67,7 @@ _call = msgspec.json.Decoder(_Call).decode
 
 
 class _Unusual(ValueError):
-    """A record that is not as most are."""
+    """A record that dump_json must read."""
 
 
 class Parts(NamedTuple):
@@ -107,6 +107,8 @@ def _tree(tree: Any) -> Tree:
     if type(tree) is list:
         return [_leaf(item) if type(item) is _Leaf else _tree(item) for item in tree]
     if type(tree) is dict:
+        if max(map(len, tree), default=0) > LONGEST_KEYS:
+            raise _Unusual
         return {key: _leaf(item) if type(item) is _Leaf else _tree(item) for key, item in tree.items()}
     return _leaf(tree)
 

@@ -28,6 +28,7 @@ from msprobe.verdict.call_facts import (
     unjudged_reason,
     vanished_in,
 )
+from msprobe.verdict.call_inputs import CallInputs
 from msprobe.verdict.decisions import flipped_by_decisions, flips_explained, most_flips, rows_apart
 from msprobe.verdict.difference import SKETCH_NOISE, Difference
 from msprobe.verdict.directions import (
@@ -39,13 +40,12 @@ from msprobe.verdict.directions import (
     own_scale_of,
     rounding_tests,
     scale_deviation,
-    scored,
     tests_of,
     unit_tolerance,
     unlike_others,
+    with_score,
 )
 from msprobe.verdict.following import as_set, beside_others, by_tests, made_inside, shows_effect, unexcused
-from msprobe.verdict.given import Given
 from msprobe.verdict.levels import (
     CANNOT_TELL,
     ENTERED,
@@ -321,7 +321,7 @@ class _Judge:
         if follows_from_dtype(seen.pair, call):
             return Verdict(ROUNDING, "it follows from the dtype", value.relative, value.relative)
         value = self._origins.with_rounding_of_source(seen)
-        tests, score = self._rounding(value) if value is seen.value else scored(rounding_tests(value))
+        tests, score = self._rounding(value) if value is seen.value else with_score(rounding_tests(value))
         tolerance = unit_tolerance(value)
         error = value.relative
         if score <= 1:
@@ -362,7 +362,7 @@ class _Judge:
         """The tests for one rounding, and their score; what one call gives out goes into others."""
         found = self._one_rounding.get(id(value))
         if found is None:
-            found = self._one_rounding[id(value)] = scored(rounding_tests(value))
+            found = self._one_rounding[id(value)] = with_score(rounding_tests(value))
         return found
 
     def _decided_otherwise(self, call: Sequence[Seen]) -> bool:
@@ -418,7 +418,7 @@ class _Judge:
     ) -> dict[int, Verdict]:
         """The verdicts of what came out, by their ids."""
         verdicts: dict[int, Verdict] = {}
-        given: Given | None = None
+        given: CallInputs | None = None
         for seen in call:
             if not seen.is_output:
                 continue
@@ -427,7 +427,7 @@ class _Judge:
                 if given is None:
                     units = self._roundoffs[id(call)]
                     name = call[0].place.record.name
-                    given = Given(name, operator, sources, units, self._errors, self._is_changed_state)
+                    given = CallInputs(name, operator, sources, units, self._errors, self._is_changed_state)
                 verdict = self._output(seen, given)
             verdicts[id(seen)] = verdict
         return verdicts
@@ -441,7 +441,7 @@ class _Judge:
             return _same(value)
         return self._lone(seen) if value.sight == "one side" else self._inherited(seen)
 
-    def _output(self, seen: Seen, given: Given) -> Verdict:
+    def _output(self, seen: Seen, given: CallInputs) -> Verdict:
         value, others = seen.value, given.other_counts
         if not value.is_float or value.sight == "shape":
             return self._whole(seen, given)
@@ -454,7 +454,7 @@ class _Judge:
             return Verdict(PASSED_ON, words, value.relative, unit_tolerance(value), scale=value.scale)
         return self._tested(seen, given)
 
-    def _tested(self, seen: Seen, given: Given) -> Verdict:
+    def _tested(self, seen: Seen, given: CallInputs) -> Verdict:
         """The verdict of numbers with a fraction, beside what rounding and the arguments make of them."""
         value, name = seen.value, seen.place.record.name
         arguments, errors, largest = given.arguments, given.errors, given.largest
@@ -505,7 +505,7 @@ class _Judge:
         return by_tests(verdict, seen, worst, given.differing, given.sources, is_rounding=is_rounding)
 
     def _relevant(
-        self, tests: Sequence[Test], seen: Seen, given: Given, own: float, *, has_flips: bool
+        self, tests: Sequence[Test], seen: Seen, given: CallInputs, own: float, *, has_flips: bool
     ) -> list[Test]:
         """The tests that nothing excuses, and one that fails where numbers vanished."""
         found = unexcused(tests, given.differing, has_flips=has_flips)
@@ -535,7 +535,7 @@ class _Judge:
         return Verdict(PASSED_ON, f"{what}; nothing that was recorded needs it")
 
     def _note_scale(
-        self, seen: Seen, given: Given, unit: float, found: tuple[float, float, float] | None
+        self, seen: Seen, given: CallInputs, unit: float, found: tuple[float, float, float] | None
     ) -> None:
         """Keep the scale error of a call, to be held against that of its like."""
         if found is not None:
@@ -543,7 +543,7 @@ class _Judge:
             shapes = tuple(argument.shape for argument in given.arguments)
             self.scales.append(ScaleError(key, shapes, id(seen.pair), *found))
 
-    def _whole(self, seen: Seen, given: Given) -> Verdict:
+    def _whole(self, seen: Seen, given: CallInputs) -> Verdict:
         """Of whole numbers and truth values, and of shapes."""
         value, error, differing = seen.value, seen.value.relative, given.differing
         what = reason.what(seen.pair, value)

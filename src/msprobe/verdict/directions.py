@@ -229,7 +229,7 @@ def rounding_tests(value: Difference) -> list[Test]:
     return tests
 
 
-def scored(tests: list[Test]) -> tuple[list[Test], float]:
+def with_score(tests: list[Test]) -> tuple[list[Test], float]:
     """Return tests with the largest of their scores."""
     return tests, max([test.score for test in tests])
 

@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
     is_change: bool = False  # of a parameter over the step before: its gradient does not explain it
 
     def at_level(self, level: Level, reason: str) -> Verdict:
-        """The same at another level; much sooner than _replace(), because it is done for every output."""
+        """The same at another level; much faster than _replace(), because it is done for every output."""
         return tuple.__new__(Verdict, (level, reason, *self[2:]))
 
     @property

@@ -55,7 +55,7 @@ class Sources:
         calls = [call]
         is_ours = call[0].pair.target is not None
         for other in self._counterparts[call[0].place.call] if is_ours else _golden_names(call):
-            if len(self._together[other]) > 1:
+            if not is_ours or len(self._together[other]) > 1:
                 calls += (each for each in self._together[other] if each is not call)
         own = [seen for each in calls for seen in each if not seen.is_output]
         if name.direction == BACKWARD:

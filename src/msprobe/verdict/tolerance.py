@@ -91,7 +91,7 @@ class Reach(NamedTuple):
     most: float = math.inf  # times what is likely: no sound result was seen to be so far off
 
     def at_most(self, most: float) -> Reach:
-        """The same with another `most`; much sooner than _replace(), because it is done for every result."""
+        """The same with another `most`; much faster than _replace(), because it is done for every result."""
         return tuple.__new__(Reach, (*self[:-1], most))
 
     def of(self, errors: Sequence[float]) -> float:

@@ -23,8 +23,8 @@ from msprobe.verdict.sources import Seen
 from msprobe.verdict.tolerance import Argument, Reach, forward_reach
 
 
-class Given:
-    """The same for all outputs of a call, and only asked for where one of them differs."""
+class CallInputs:
+    """The tensors that went into one call, and their errors; made only if an output of the call differs."""
 
     def __init__(
         self,
