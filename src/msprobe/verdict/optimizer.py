@@ -500,7 +500,7 @@ def _words(change: Change, setting: str, step: int | None) -> str:
         what = f"{change.name} did not change {_in_step(step)}, and the golden run's did"
     elif golden <= tiny:
         what = f"{change.name} changed {_in_step(step)}, and the golden run's did not"
-    elif _is_multiple(change):
+    elif _share(change.error, change.golden) >= _EXPLAINED:
         what = f"the change of {change.name} {_in_step(step)} is {_times(change.factor)} times golden's"
     else:
         what = f"the change of {change.name} {_in_step(step)} is off by {change.size:.2g} of its size"
@@ -516,10 +516,6 @@ def _explained(change: Change, step: int | None) -> str:
         f"its change {_in_step(step)} is off by {change.size:.2g} of its size, "
         "which rounding of its gradient may bring about"
     )
-
-
-def _is_multiple(change: Change) -> bool:
-    return _share(change.error, change.golden) >= _EXPLAINED
 
 
 def _share(error: _Vector, direction: _Vector) -> float:
