@@ -543,11 +543,20 @@ def _repeated(step: Path, times: int) -> Path:
     return path
 
 
+def _heed_interrupts() -> None:
+    """In the background of a shell interrupts are ignored, and so are they by every process from there."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _interrupted_check(step: Path, out: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Interrupt a check when it has begun to write its table, and return its exit status."""
     command = [sys.executable, "-m", "msprobe", "run_ut", "-api_info", str(step), "-o", str(out)]
     process = subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        command,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_heed_interrupts,
     )
     deadline = time.monotonic() + 300
     while not list(out.glob(RESULT.format("*"))) and time.monotonic() < deadline:
