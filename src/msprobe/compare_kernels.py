@@ -99,7 +99,7 @@ def _folders(path: str) -> Folders:
 
 
 def _asked(request: Request, ours: Folders, theirs: Folders) -> list[tuple[int, int]]:
-    """The ranks and steps to compare; one that was named and is missing is told."""
+    """Return the ranks and steps to compare; one that was asked for and is missing is an error."""
     assert request.kernels is not None
     for word, place, numbers in (("rank", 0, request.kernels.ranks), ("step", 1, request.kernels.steps)):
         for whose, folders in ((request.target, ours), (request.golden, theirs)):

@@ -221,7 +221,7 @@ class Graph:
         for key, record in self._records.items():
             tensors = found[key] = {}
             for slot, side, leaf in slots(record):
-                if leaf is not None and leaf.shape is not None and _is_tensor(leaf):
+                if leaf is not None and _is_tensor(leaf):
                     tensors[slot] = side, leaf
         return found
 

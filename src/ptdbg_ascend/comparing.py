@@ -43,9 +43,9 @@ def compare(
     *,
     input_parma: Any = None,  # the spelling of the old source
 ) -> None:
-    """Compare two dumps into `compare_result_{suffix}_{time}.csv`; stacks are shown where the file has them.
+    """Compare two dumps, and write `compare_result_{suffix}_{time}.csv`, with stacks if the dump has them.
 
-    An error is told, and ends the process with the status that the old tool gave it.
+    Log an error, and end the process with the status that the old tool gave it.
     """
     param = input_param if input_parma is None else input_parma
     try:

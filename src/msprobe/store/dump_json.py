@@ -180,12 +180,7 @@ def _decode(data: Any, where: str, depth: int = 0, keys: int = 0) -> Tree:
     if depth > _DEEPEST or keys > LONGEST_KEYS:
         raise _too_deep(where)
     if isinstance(data, list):
-        return [
-            decode_leaf(item, where)
-            if type(item) is dict and type(item.get("type")) is str and depth < _DEEPEST
-            else _decode(item, where, depth + 1, keys)
-            for item in data
-        ]
+        return [_decode(item, where, depth + 1, keys) for item in data]
     if not isinstance(data, dict):
         return Leaf(type(data).__name__, plain_value(data, where))  # in forms of other releases: P2POp
     if isinstance(data.get("type"), str):

@@ -326,7 +326,7 @@ def _modules(record: Record, recording: Recording) -> Iterator[str]:
 
 
 def _has_nan(leaf: Leaf | None) -> bool:
-    return not _is_finite(leaf) and any(map(math.isnan, _ends(leaf)))
+    return any(map(math.isnan, _ends(leaf)))
 
 
 def _is_finite(leaf: Leaf | None) -> bool:
@@ -392,10 +392,11 @@ def is_explained_before(one: Located, found: Sequence[Located]) -> bool:
 
 
 def _is_news(origin: Divergence, found: Sequence[Located]) -> bool:
-    """Whether a suspect is new: no earlier step explains it.
+    """Whether no earlier step explains a suspect.
 
-    State that comes in different after an earlier step differed is one: the optimizer has made it so. Adam
-    makes a whole step of each number of a gradient that is zero but for rounding. A batch or a mask is none.
+    State that differs on input after an earlier step differed is explained: the optimizer has made it so.
+    Adam makes a whole step of each number of a gradient that is zero but for rounding. A batch or a mask is
+    not explained.
     """
     leaf = origin.place.leaf
     earlier = [one for one in found if _number(one.step) < _number(origin.step)]
